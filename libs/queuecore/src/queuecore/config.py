@@ -1,0 +1,241 @@
+"""models.yaml: which models there are, how each is queued, limited and called.
+
+Errors name the file's path to the value and the rule: ``models.whisper.lease_seconds: Expected `int` >= 1``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Annotated, Any, Literal, TypeVar, cast
+
+import msgspec
+import yaml
+from msgspec import Meta
+
+from queuecore.broker import QueueLimits, Retention
+from queuecore.errors import ConfigurationError
+from queuecore.names import SERVICE_TYPE, check_model_name
+from queuecore.settings import CommonSettings
+
+Transport = Literal["list", "sortedset", "stream"]
+T = TypeVar("T", bound=msgspec.Struct)
+PositiveInt = Annotated[int, Meta(ge=1)]
+UrlPath = Annotated[str, Meta(pattern=r"^/[\x21-\x7e]*$")]
+MediaRange = Annotated[str, Meta(pattern=r"^([a-z0-9!#$&^_.+-]+/([a-z0-9!#$&^_.+-]+|\*)|\*/\*)$")]
+
+
+class Operation(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """How the inference server is asked: multipart (fields and file), json (params with the input) or raw body."""
+
+    url: UrlPath
+    request: Literal["multipart", "json", "raw"] = "multipart"
+
+
+class Retries(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """What happens after 429, 5xx, a refused connection or a timeout. ``max_attempts`` 1 is no retry."""
+
+    max_attempts: PositiveInt = 1
+    backoff_seconds: Annotated[float, Meta(gt=0)] = 2
+    max_backoff_seconds: Annotated[float, Meta(gt=0)] = 60
+
+
+class ModelConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
+    """One model = one queue."""
+
+    service_type: str
+    operations: dict[str, UrlPath | Operation]
+    default: bool = False
+    transport: Transport = "list"
+    order: Literal["deadline", "priority"] | None = None
+    lease_seconds: PositiveInt | None = None
+    execution_timeout_seconds: Annotated[float, Meta(gt=0)] = 3600
+    accepted_types: list[MediaRange] = []
+    max_upload_bytes: PositiveInt | None = None
+    max_pending: PositiveInt = 10_000
+    retries: Retries = Retries()
+    provider: str | None = None
+    cache_seconds: Annotated[int, Meta(ge=0)] = 0
+    claim_lease_ttl_seconds: PositiveInt | None = None
+    claim_reclaim_interval_ms: PositiveInt | None = None
+    result_dedup_ttl_seconds: PositiveInt | None = None
+    batch_size: PositiveInt = 10
+
+    def operation(self, name: str) -> Operation:
+        """The named operation; ``KeyError`` when the model has none of that name."""
+        found = self.operations[name]
+        return Operation(found) if isinstance(found, str) else found
+
+    @property
+    def lease_ms(self) -> int:
+        """Lease of a claim on this model's transport."""
+        if self.transport == "sortedset":
+            return 1000 * (self.claim_lease_ttl_seconds or self.lease_seconds or 300)
+        return 1000 * (self.lease_seconds or 60)
+
+
+class Provider(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """An upstream's limits; 0 is no limit."""
+
+    requests_per_minute: Annotated[int, Meta(ge=0)] = 0
+    tokens_per_minute: Annotated[int, Meta(ge=0)] = 0
+    concurrent: Annotated[int, Meta(ge=0)] = 0
+
+
+class Pipeline(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """Stages in order; each is a model."""
+
+    stages: list[str]
+
+
+class Config(msgspec.Struct, frozen=True):
+    """The whole file."""
+
+    models: dict[str, ModelConfig]
+    providers: dict[str, Provider] = {}
+    pipelines: dict[str, Pipeline] = {}
+
+    def choose(self, service_type: str, name: str | None) -> str:
+        """The model a submission means: the named one, the only one, or the default of its service type.
+
+        Raises:
+            KeyError: unknown service type or model, or no choice possible; the message lists the models.
+        """
+        mine = {key: model for key, model in self.models.items() if model.service_type == service_type}
+        known = ", ".join(mine)
+        if not mine:
+            raise KeyError(f"no model serves {service_type!r}; service types: {', '.join(self.service_types)}")
+        if name is not None:
+            if name not in mine:
+                raise KeyError(f"model {name!r} does not serve {service_type!r}; its models: {known}")
+            return name
+        if len(mine) == 1:
+            return next(iter(mine))
+        for key, model in mine.items():
+            if model.default:
+                return key
+        raise KeyError(f"name a model; {service_type!r} has: {known}")
+
+    @property
+    def service_types(self) -> list[str]:
+        """Each service type once, in the file's order."""
+        return list(dict.fromkeys(model.service_type for model in self.models.values()))
+
+
+def queue_limits(model: ModelConfig, common: CommonSettings) -> QueueLimits:
+    """What the scripts of this model's queue need to know."""
+    return QueueLimits(
+        lease_ms=model.lease_ms,
+        max_pending=model.max_pending,
+        max_reap_attempts=common.max_reap_attempts,
+        pending_max_age_ms=common.pending_max_age_seconds * 1000,
+        retention=Retention(
+            result_ms=common.result_ttl_seconds * 1000,
+            deadletter_ms=common.deadletter_ttl_seconds * 1000,
+            tombstone_ms=common.tombstone_ttl_seconds * 1000,
+        ),
+    )
+
+
+def load_config(path: str) -> Config:
+    """Read and check models.yaml.
+
+    Raises:
+        ConfigurationError: one line a problem.
+    """
+    if not path:
+        raise ConfigurationError("MODELS_FILE: required (the path of models.yaml)")
+    try:
+        text = Path(path).read_text("utf-8")
+    except (OSError, UnicodeDecodeError) as error:
+        raise ConfigurationError(f"MODELS_FILE {path}: {error}") from error
+    return parse_config(text)
+
+
+def parse_config(text: str) -> Config:
+    """The same from text."""
+    try:
+        data = yaml.load(text, Loader=_Loader)  # noqa: S506  a SafeLoader that also refuses repeated keys
+    except yaml.YAMLError as error:
+        raise ConfigurationError(f"models.yaml: {error}") from error
+    problems: list[str] = []
+    sections = _mapping(data, "models.yaml", problems)
+    problems += [f"{name}: unknown section" for name in sections if name not in {"models", "providers", "pipelines"}]
+    models = _section(sections, "models", ModelConfig, problems)
+    providers = _section(sections, "providers", Provider, problems)
+    pipelines = _section(sections, "pipelines", Pipeline, problems)
+    if not models and not problems:
+        problems.append("models: at least one model is needed")
+    problems += _rules(models, providers, pipelines)
+    if problems:
+        raise ConfigurationError("; ".join(problems))
+    return Config(models, providers, pipelines)
+
+
+
+
+def _section(sections: Mapping[str, Any], name: str, cls: type[T], problems: list[str]) -> dict[str, T]:
+    found: dict[str, T] = {}
+    for key, value in _mapping(sections.get(name) or {}, name, problems).items():
+        try:
+            found[key] = msgspec.convert(value, cls)
+        except msgspec.ValidationError as error:
+            message, _, where = str(error).partition(" - at `$")
+            problems.append(f"{name}.{key}{where.rstrip('`')}: {message}")
+    return found
+
+
+def _mapping(value: object, where: str, problems: list[str]) -> dict[str, Any]:
+    if not isinstance(value, dict):
+        problems.append(f"{where}: a mapping is expected")
+        return {}
+    good: dict[str, Any] = {}
+    for key, item in cast("dict[object, Any]", value).items():
+        if isinstance(key, str):
+            good[key] = item
+        else:
+            problems.append(f"{where}: the key {key!r} is not text; put it in quotes")
+    return good
+
+
+def _rules(models: Mapping[str, ModelConfig], providers: Mapping[str, Provider], pipelines: Mapping[str, Pipeline]) -> list[str]:
+    problems: list[str] = []
+    defaults: dict[str, str] = {}
+    for name, model in models.items():
+        where = f"models.{name}"
+        try:
+            _ = check_model_name(name)
+        except ValueError as error:
+            problems.append(f"models: {error}")
+        if not SERVICE_TYPE.match(model.service_type):
+            problems.append(f"{where}.service_type: lower-case letters, digits, '-' and '_'")
+        if not model.operations:
+            problems.append(f"{where}.operations: at least one operation is needed")
+        if model.order is not None and model.transport != "sortedset":
+            problems.append(f"{where}.order: only transport sortedset has an order")
+        if model.lease_seconds is not None and model.claim_lease_ttl_seconds is not None:
+            problems.append(f"{where}: lease_seconds and claim_lease_ttl_seconds mean the same; set one")
+        if model.provider is not None and model.provider not in providers:
+            problems.append(f"{where}.provider: {model.provider!r} is not under providers")
+        if model.default:
+            if model.service_type in defaults:
+                problems.append(f"{where}.default: {defaults[model.service_type]} is the default already")
+            defaults[model.service_type] = name
+    for name, pipeline in pipelines.items():
+        problems += [
+            f"pipelines.{name}.stages: {stage!r} is not under models" for stage in pipeline.stages if stage not in models
+        ]
+    return problems
+
+
+class _Loader(yaml.SafeLoader):
+    """YAML 1.1 as ever, but a key given twice is an error and not a silent override."""
+
+    def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Any, Any]:
+        seen: set[object] = set()
+        for key_node, _ in node.value:
+            key = self.construct_object(key_node, deep=True)
+            if key in seen:
+                raise yaml.constructor.ConstructorError(None, None, f"the key {key!r} stands twice", key_node.start_mark)
+            seen.add(key)
+        return super().construct_mapping(node, deep)

