@@ -49,7 +49,7 @@ class ModelConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_on
     transport: Transport = "list"
     order: Literal["deadline", "priority"] | None = None
     lease_seconds: PositiveInt | None = None
-    execution_timeout_seconds: Annotated[float, Meta(gt=0)] = 3600
+    execution_timeout_seconds: Annotated[float, Meta(gt=0)] | None = None  # None: RELAY_EXECUTION_TIMEOUT_SECONDS
     accepted_types: list[MediaRange] = []
     max_upload_bytes: PositiveInt | None = None
     max_pending: PositiveInt = 10_000
