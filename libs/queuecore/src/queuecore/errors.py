@@ -15,6 +15,7 @@
     └── BlobError
         ├── BlobNotFound
         ├── BlobUnavailable           the store did not answer, or said so: retry
+        │   └── KeyUnknown(key_id)    encrypted with a key that is not in the ring: retry once the operator added it
         └── BlobCorrupt               integrity check failed: never retry, never deliver
 
 ``code`` is the same word in the HTTP problem, in logs and in metric labels.
@@ -143,6 +144,14 @@ class BlobUnavailable(BlobError):
 
     code = "storage_unavailable"
     retryable = True
+
+
+class KeyUnknown(BlobUnavailable):
+    """The object's encryption key is not in this process's ring; the bytes are intact and readable once it is."""
+
+    def __init__(self, key: str, key_id: str) -> None:
+        super().__init__(key, f"is encrypted with the key {key_id!r}, which ENCRYPTION_KEYS(_FILE) does not hold")
+        self.key_id = key_id
 
 
 class BlobCorrupt(BlobError):
