@@ -138,9 +138,7 @@ class OwnedClaim(NamedTuple):
     client: str
 
 
-ReapOutcome = Literal[
-    "requeued", "deadletter", "dropped", "cancelled", "adopted", "waiting", "live", "skipped", "ok"
-]
+ReapOutcome = Literal["requeued", "deadletter", "dropped", "cancelled", "adopted", "waiting", "live", "skipped", "ok"]
 
 
 class Reaped(NamedTuple):
@@ -160,7 +158,7 @@ class QueueCounts(NamedTuple):
     ordered: int = 0
     deadletter: int = 0
     outbox: int = 0
-    oldest_pending_ms: int | None = None  # created_at of the oldest that could run now
+    oldest_pending_ms: int | None = None  # age of the oldest waiting job, delayed ones apart
     paused_reason: str = ""  # "" | operator | breaker
     paused_until: int | None = None
 
@@ -280,6 +278,14 @@ class Broker(ABC):
             ClaimLost: see ``complete``.
         """
 
+    @abstractmethod
+    async def complete_foreign(self, job_id: str, status: Status, *, result_key: str = "", error: str = "") -> Status:
+        """The verdict that a seed-protocol relay published (completed, failed or cancelled; design §4.4).
+
+        Raises:
+            ClaimLost: one of our claims is current, or a verdict was reached; nothing changed.
+        """
+
     # -- upkeep: bounded work per call, any number of callers ---------------------------------------------------
 
     @abstractmethod
@@ -337,8 +343,10 @@ class Broker(ABC):
         """Dead letters, oldest first."""
 
     @abstractmethod
-    async def redrive(self, job_id: str) -> None:
-        """Pending again with generation + 1 and fresh counters.
+    async def redrive(self, job_id: str, *, generation: int | None = None) -> None:
+        """Pending again with generation + 1 and fresh counters; any claim of before is void.
+
+        ``generation`` is the one to leave (default: the record's); a repeat with the same one changes nothing.
 
         Raises:
             WrongState: it is not a dead letter.
@@ -371,6 +379,10 @@ class Signals(ABC):
     def cancels(self, model: str, on_connected: Callable[[str], None]) -> AsyncIterator[str]:
         """Ids of running jobs of ``model`` to be cancelled; reports ``<run_id>:<client id>`` at each connection."""
 
+    @abstractmethod
+    def completions(self, model: str) -> AsyncIterator[str]:
+        """Payloads published on ``jobs:<model>:completed``, by our scripts and by anybody else: not to be trusted."""
+
 
 class ServerFacts(NamedTuple):
     """What start-up checks and the reaper must know of the queue's server."""
@@ -396,3 +408,15 @@ class Server(ABC):
     @abstractmethod
     async def living_clients(self, clients: Sequence[str]) -> frozenset[str] | None:
         """Which of these connections (``<run_id>:<client id>``) are open now; None when the server does not say."""
+
+    @abstractmethod
+    async def first_seen(self, keys: Sequence[str]) -> Mapping[str, int]:
+        """Milliseconds since each key was first named in such a call; 0 for new ones. Survives every process."""
+
+    @abstractmethod
+    async def forget(self, keys: Sequence[str]) -> None:
+        """Remove keys from that register."""
+
+    @abstractmethod
+    async def records(self, job_ids: Sequence[str]) -> Mapping[str, JobRecord | None]:
+        """The record of each job of any model; None where there is none (any more)."""

@@ -172,8 +172,6 @@ def parse_config(text: str) -> Config:
     return Config(models, providers, pipelines)
 
 
-
-
 def _section(sections: Mapping[str, Any], name: str, cls: type[T], problems: list[str]) -> dict[str, T]:
     found: dict[str, T] = {}
     for key, value in _mapping(sections.get(name) or {}, name, problems).items():
@@ -198,7 +196,9 @@ def _mapping(value: object, where: str, problems: list[str]) -> dict[str, Any]:
     return good
 
 
-def _rules(models: Mapping[str, ModelConfig], providers: Mapping[str, Provider], pipelines: Mapping[str, Pipeline]) -> list[str]:
+def _rules(
+    models: Mapping[str, ModelConfig], providers: Mapping[str, Provider], pipelines: Mapping[str, Pipeline]
+) -> list[str]:
     problems: list[str] = []
     defaults: dict[str, str] = {}
     for name, model in models.items():
@@ -223,7 +223,9 @@ def _rules(models: Mapping[str, ModelConfig], providers: Mapping[str, Provider],
             defaults[model.service_type] = name
     for name, pipeline in pipelines.items():
         problems += [
-            f"pipelines.{name}.stages: {stage!r} is not under models" for stage in pipeline.stages if stage not in models
+            f"pipelines.{name}.stages: {stage!r} is not under models"
+            for stage in pipeline.stages
+            if stage not in models
         ]
     return problems
 
@@ -236,6 +238,8 @@ class _Loader(yaml.SafeLoader):
         for key_node, _ in node.value:
             key = self.construct_object(key_node, deep=True)
             if key in seen:
-                raise yaml.constructor.ConstructorError(None, None, f"the key {key!r} stands twice", key_node.start_mark)
+                raise yaml.constructor.ConstructorError(
+                    None, None, f"the key {key!r} stands twice", key_node.start_mark
+                )
             seen.add(key)
         return super().construct_mapping(node, deep)

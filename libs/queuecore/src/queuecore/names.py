@@ -14,7 +14,7 @@ MODEL_NAME: Final = re.compile(r"[A-Za-z0-9]([A-Za-z0-9._:/-]{0,198}[A-Za-z0-9])
 _RESERVED_PART: Final = frozenset(
     (
         "pending processing lease first-seen missing delayed paused ordered ordering deadletter outbox jobs deadlines "
-        "state cancel completed changed stream dead high claimed claim-owners claims-idx bell"
+        "state waiting cancel completed changed stream dead high claimed claim-owners claims-idx bell"
     ).split()
 )
 SERVICE_TYPE: Final = re.compile(r"[a-z0-9]([a-z0-9_-]{0,62}[a-z0-9])?\Z")

@@ -16,9 +16,7 @@ def stop_event() -> asyncio.Event:
     return event
 
 
-async def repeat(
-    work: Callable[[], Awaitable[object]], *, every_seconds: float, stop: asyncio.Event
-) -> None:
+async def repeat(work: Callable[[], Awaitable[object]], *, every_seconds: float, stop: asyncio.Event) -> None:
     """Run ``work`` again and again, ``every_seconds`` after its end, until ``stop``; errors are the caller's."""
     while not stop.is_set():
         _ = await work()

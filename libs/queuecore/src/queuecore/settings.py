@@ -102,9 +102,7 @@ class CommonSettings(Settings, frozen=True, kw_only=True):
     ] = 3
     claim_lease_ttl_seconds: Annotated[int, Meta(gt=0, description="Sorted set: lease of a claim.")] = 300
     claim_reclaim_interval_ms: Annotated[int, Meta(gt=0, description="Sorted set: pause between scans.")] = 15_000
-    result_dedup_ttl_seconds: Annotated[int, Meta(gt=0, description="Sorted set: life of a duplicate marker.")] = (
-        21_600
-    )
+    result_dedup_ttl_seconds: Annotated[int, Meta(gt=0, description="Sorted set: life of a duplicate marker.")] = 21_600
 
     aliases: ClassVar[Mapping[str, str]] = {
         "GATEWAY_RESULT_TTL_SECONDS": "RESULT_TTL_SECONDS",

@@ -76,13 +76,33 @@ class QueueKeys(NamedTuple):
         return f"{self.base}:jobs"
 
     @property
+    def waiting(self) -> str:
+        """Zset id -> created ms of all waiting jobs but the delayed: the oldest age, and who waits too long."""
+        return f"{self.base}:waiting"
+
+    @property
+    def first_seen(self) -> str:
+        """Zset of processing entries seen without a lease, by time first seen."""
+        return f"{self.base}:first-seen"
+
+    @property
+    def missing(self) -> str:
+        """Zset of live jobs seen in no structure, by time first seen."""
+        return f"{self.base}:missing"
+
+    @property
+    def ordering(self) -> str:
+        """Hash ordering_key -> the one live job of that key that may run."""
+        return f"{self.base}:ordering"
+
+    @property
     def deadlines(self) -> str:
-        """Zset id -> when a waiting job expires, ms."""
+        """Zset id -> deadline ms of waiting jobs that have one."""
         return f"{self.base}:deadlines"
 
     @property
     def state(self) -> str:
-        """Hash: paused, paused_until, breaker, ordered (how many wait for their ordering key)."""
+        """Hash: seq, ordered (how many wait for their key), breaker, paused (reason), paused_until."""
         return f"{self.base}:state"
 
     @property

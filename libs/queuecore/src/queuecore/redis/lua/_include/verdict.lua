@@ -1,0 +1,54 @@
+-- The end of a job, of whatever kind: record, structures, outbox, ordering key and wake-ups in one step (G3, G9).
+
+-- verdict(base, id, rec, status, fields, now, retain_ms, tombstone_ms): fields is a flat list of names and values.
+local function verdict(base, id, rec, status, fields, now, retain_ms, tombstone_ms)
+  local key, model = "job:" .. id, string.sub(base, 7)
+  leave(base, id, rec)
+  redis.call("HDEL", key, "lease_until", "return_to", "returned")
+  redis.call("HSET", key, "status", status, "finished_at", ms(now), "expires_at", ms(now + retain_ms), unpack(fields))
+  if rec.status == "processing" and rec.started_at then
+    redis.call("HSET", key, "processing_ms", ms(now - count_of(rec, "started_at")))
+  end
+  redis.call("PEXPIRE", key, retain_ms)
+  redis.call("HSET", key .. ":gone", "status", status, "finished_at", ms(now), "expires_at", ms(now + retain_ms),
+    "model", model, "service_type", rec.service_type or "", "tenant", rec.tenant or "")
+  redis.call("PEXPIRE", key .. ":gone", retain_ms + tombstone_ms)
+  redis.call("XADD", base .. ":outbox", "*", "event", id .. ":" .. (rec.generation or "1"), "job_id", id,
+    "status", status, "finished_at", ms(now))
+  let_next_in(base, id, rec, now)
+  local result, problem = cjson.null, cjson.null
+  for i = 1, #fields, 2 do
+    if fields[i] == "result_key" then
+      result = fields[i + 1]
+    elseif fields[i] == "error_code" then
+      problem = fields[i + 1]
+    end
+  end
+  redis.call("PUBLISH", "jobs:" .. model .. ":completed",
+    cjson.encode({ job_id = id, status = status, result_key = result, error = problem }))
+  redis.call("PUBLISH", "job:" .. id .. ":done", status)
+end
+
+-- end_dead_claim(...): a claim whose owner is held dead: cancelled, dead letter, or pending again and counted (G6).
+-- With keep_place the entry stays where it is, for the claim that takes it over in the same script.
+local function end_dead_claim(base, id, rec, cause, max_reaps, now, retention, keep_place)
+  local reaps = count_of(rec, "reaps") + 1
+  if rec.cancel_requested == "1" then
+    verdict(base, id, rec, "cancelled", { "error_code", "cancelled", "last_exit", cause }, now, retention.result,
+      retention.tombstone)
+    return "cancelled"
+  end
+  if reaps > max_reaps then
+    verdict(base, id, rec, "failed", { "error_code", "worker_lost", "error_message",
+      "its worker died " .. reaps .. " times, last: " .. cause, "last_exit", cause, "reaps", reaps }, now,
+      retention.deadletter, retention.tombstone)
+    redis.call("RPUSH", base .. ":deadletter", id)
+    return "deadletter"
+  end
+  redis.call("HSET", "job:" .. id, "reaps", reaps, "last_exit", cause)
+  rec.reaps = tostring(reaps)
+  if not keep_place then
+    requeue(base, id, rec)
+  end
+  return "requeued"
+end

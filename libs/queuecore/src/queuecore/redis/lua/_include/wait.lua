@@ -1,0 +1,114 @@
+-- Becoming pending, in whichever of the waiting structures applies.
+
+-- note_waiting(base, id, rec): the two indexes of waiting jobs.
+local function note_waiting(base, id, rec)
+  redis.call("ZADD", base .. ":waiting", count_of(rec, "created_at"), id)
+  if rec.deadline then
+    redis.call("ZADD", base .. ":deadlines", rec.deadline, id)
+  end
+end
+
+-- delay(base, id, rec, due, return_to): invisible until due; return_to back|tail|entry says where it goes then.
+local function delay(base, id, rec, due, return_to)
+  redis.call("ZADD", base .. ":delayed", ms(due), id)
+  redis.call("HSET", "job:" .. id, "return_to", return_to)
+  if rec.deadline then
+    redis.call("ZADD", base .. ":deadlines", rec.deadline, id)
+  end
+end
+
+-- admit(base, id, rec, now): a job of whom nothing stands in any structure enters the queue.
+local function admit(base, id, rec, now)
+  if count_of(rec, "not_before") > now then
+    delay(base, id, rec, count_of(rec, "not_before"), "entry")
+  else
+    note_waiting(base, id, rec)
+    enter(base, id, rec, false)
+  end
+end
+
+-- admit_in_order(base, id, rec, now): the same behind the gate of its ordering key.
+local function admit_in_order(base, id, rec, now)
+  local key = rec.ordering_key
+  if key then
+    local holder = redis.call("HGET", base .. ":ordering", key)
+    if holder and holder ~= id then
+      redis.call("RPUSH", base .. ":ordered:" .. key, id)
+      redis.call("HINCRBY", base .. ":state", "ordered", 1)
+      note_waiting(base, id, rec)
+      return
+    end
+    redis.call("HSET", base .. ":ordering", key, id)
+  end
+  admit(base, id, rec, now)
+end
+
+-- let_next_in(base, id, rec, now): the key's next job, once this one reached its verdict, of whatever kind.
+local function let_next_in(base, id, rec, now)
+  local key = rec.ordering_key
+  if not key or redis.call("HGET", base .. ":ordering", key) ~= id then
+    return
+  end
+  redis.call("HDEL", base .. ":ordering", key)
+  for _ = 1, 1000 do
+    local after = redis.call("LPOP", base .. ":ordered:" .. key)
+    if not after then
+      return
+    end
+    redis.call("HINCRBY", base .. ":state", "ordered", -1)
+    local waiting = read_record("job:" .. after)
+    if waiting and waiting.status == "pending" then
+      redis.call("HSET", base .. ":ordering", key, after)
+      admit(base, after, waiting, now)
+      return
+    end
+  end
+end
+
+-- await_again(base, id, rec): no longer claimed; the fence and claim_id stay, so that valid work can still complete.
+local function await_again(base, id, rec)
+  redis.call("HSET", "job:" .. id, "status", "pending")
+  redis.call("HDEL", "job:" .. id, "lease_until", "execute_until", "owner", "owner_client", "started_at")
+  rec.status = "pending"
+end
+
+-- requeue(base, id, rec): back where it was.
+local function requeue(base, id, rec)
+  leave(base, id, rec)
+  await_again(base, id, rec)
+  note_waiting(base, id, rec)
+  put_back(base, id, rec)
+  changed(base, id)
+end
+
+-- pause_queue(base, reason, until_ms): hide what waits, in one step; an operator's pause outlives a breaker's.
+local function pause_queue(base, reason, until_ms)
+  local state = base .. ":state"
+  if redis.call("HGET", state, "paused") == "operator" and reason ~= "operator" then
+    return
+  end
+  redis.call("HSET", state, "paused", reason)
+  if until_ms then
+    redis.call("HSET", state, "paused_until", ms(until_ms))
+  else
+    redis.call("HDEL", state, "paused_until")
+  end
+  if redis.call("EXISTS", base .. ":paused") == 0 then
+    if redis.call("EXISTS", base .. ":pending") == 1 then
+      redis.call("RENAME", base .. ":pending", base .. ":paused")
+    end
+    return
+  end
+  while redis.call("LMOVE", base .. ":pending", base .. ":paused", "RIGHT", "LEFT") do
+  end
+end
+
+-- resume_queue(base): what an operator put into pending meanwhile is ahead.
+local function resume_queue(base)
+  redis.call("HDEL", base .. ":state", "paused", "paused_until", "breaker")
+  if redis.call("EXISTS", base .. ":paused") == 1 then
+    while redis.call("LMOVE", base .. ":pending", base .. ":paused", "RIGHT", "LEFT") do
+    end
+    redis.call("RENAME", base .. ":paused", base .. ":pending")
+  end
+end

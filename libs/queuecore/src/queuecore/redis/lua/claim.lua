@@ -1,0 +1,84 @@
+-- claim: the right to run one popped entry, or what became of it.
+--
+-- KEYS[1]  job    hash    the record
+-- KEYS[2]  queue  prefix  relay:<model>; the names built from it are those of keys.py
+-- ARGV[1]  job_id
+-- ARGV[2]  claim_id       made by the caller; a repeat with it gets the same claim
+-- ARGV[3]  owner          name of the worker
+-- ARGV[4]  owner_client   <run_id>:<client id> of its liveness connection, or ""
+-- ARGV[5]  lease_ms
+-- ARGV[6]  execution_ms   from now on
+-- ARGV[7]  max_reaps
+-- ARGV[8]  result_ms
+-- ARGV[9]  deadletter_ms
+-- ARGV[10] tombstone_ms
+-- ARGV[11] now            test clock in ms; "" means the server's clock
+--
+-- Returns  {"claimed", field, value, …}  the record, its claim included
+--          {"dropped"}     record gone or terminal: the entry was removed
+--          {"moved"}       the id is not in processing: a reaper or an operator was faster; nothing changed
+--          {"held"}        somebody alive owns it; the entry stays in processing, which heals an operator's move
+--          {"cancelled"} {"expired"} {"deadletter"}   that verdict was reached instead
+--
+-- Invariant  At most one current claim per job; fence grows with each (G2).
+-- @include record
+-- @include place
+-- @include wait
+-- @include verdict
+
+local id, base, claim_id = ARGV[1], KEYS[2], ARGV[2]
+local now, rec = now_ms(ARGV[11]), read_record(KEYS[1])
+local replay = rec and rec.status == "processing" and rec.claim_id == claim_id
+if rec and not is_terminal(rec) and not replay then
+  if not is_held(base, id) then
+    return { "moved" }
+  end
+  if lease_is_live(base, id, rec, now) then
+    return { "held" }
+  end
+end
+
+-- writes
+local retention = { result = tonumber(ARGV[8]), deadletter = tonumber(ARGV[9]), tombstone = tonumber(ARGV[10]) }
+if not rec or is_terminal(rec) then
+  leave(base, id, rec or { status = "gone" })
+  return { "dropped" }
+end
+if replay then
+  redis.call("HSET", KEYS[1], "lease_until", ms(now + ARGV[5]))
+  set_lease(base, id, rec.fence, claim_id, ARGV[5])
+  return { "claimed", unpack(redis.call("HGETALL", KEYS[1])) }
+end
+if rec.cancel_requested == "1" then
+  verdict(base, id, rec, "cancelled", { "error_code", "cancelled" }, now, retention.result, retention.tombstone)
+  return { "cancelled" }
+end
+if rec.status == "processing" then
+  local ended = end_dead_claim(base, id, rec, "lease lapsed", tonumber(ARGV[7]), now, retention, true)
+  if ended ~= "requeued" then
+    return { ended }
+  end
+end
+if rec.deadline and tonumber(rec.deadline) <= now then
+  verdict(base, id, rec, "expired", { "error_code", "deadline_exceeded", "error_message",
+    "its deadline passed before a worker was free" }, now, retention.result, retention.tombstone)
+  return { "expired" }
+end
+local claims, stop = count_of(rec, "claims") + 1, now + ARGV[6]
+if rec.deadline and tonumber(rec.deadline) < stop then
+  stop = tonumber(rec.deadline)
+end
+local fence = ms(count_of(rec, "fence") + 1)
+redis.call("HSET", KEYS[1], "status", "processing", "fence", fence, "claim_id", claim_id, "owner", ARGV[3],
+  "owner_client", ARGV[4], "started_at", ms(now), "lease_until", ms(now + ARGV[5]), "execute_until", ms(stop),
+  "claims", claims)
+if claims == 1 then
+  redis.call("HSET", KEYS[1], "queue_wait_ms", ms(now - math.max(count_of(rec, "created_at"), count_of(rec, "not_before"))))
+end
+redis.call("HDEL", KEYS[1], "returned", "return_to")
+redis.call("ZREM", base .. ":waiting", id)
+redis.call("ZREM", base .. ":deadlines", id)
+redis.call("ZREM", base .. ":missing", id)
+set_lease(base, id, fence, claim_id, ARGV[5])
+changed(base, id)
+return { "claimed", unpack(redis.call("HGETALL", KEYS[1])) }
