@@ -1,0 +1,370 @@
+"""Every behaviour we promise, by id. A test names the promise it proves; test_requirements.py checks both ways.
+
+An id is ``area:verb:outcome``. ``docs/guarantees.md`` is made from this file and from the marks found in the tests:
+
+    python tests/requirements.py            writes the page
+    python tests/requirements.py --check    says whether it is current
+"""
+
+from __future__ import annotations
+
+import ast
+import sys
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Final, NamedTuple
+
+ROOT: Final = Path(__file__).parents[1]
+PAGE: Final = ROOT / "docs" / "guarantees.md"
+MOST: Final = 100
+
+
+class Requirement(NamedTuple):
+    """``deferred`` says why nothing tests it yet; a deferred promise with a test is an error."""
+
+    promise: str
+    deferred: str | None = None
+
+
+class Guarantee(NamedTuple):
+    """One section of the page: what is guaranteed, in a sentence, and the promises that make it up."""
+
+    title: str
+    text: str
+    requirements: Mapping[str, Requirement]
+
+
+GUARANTEES: Final[Mapping[str, Guarantee]] = {
+    "G1": Guarantee(
+        "Nothing lost",
+        "From the acknowledgement on, a job is at every instant in exactly one of pending, delayed, paused, waiting "
+        "for its ordering key, processing or terminal, whatever process is killed at whatever instruction.",
+        {
+            "job:any:in-one-place": Requirement(
+                "After any sequence of verbs, crashes and lost replies a live job is in exactly one structure."
+            ),
+            "submit:submit:one-step": Requirement(
+                "Record, queue entry, index and idempotency answer appear together or not at all."
+            ),
+            "submit:kill:nothing-half-made": Requirement(
+                "A gateway killed between upload and answer leaves a whole job or none."
+            ),
+            "run:kill:one-verdict-at-every-step": Requirement(
+                "A relay killed before or after any call of a job leaves one verdict, one event, the right bytes, "
+                "and nothing in pending, processing, lease or first-seen."
+            ),
+            "reap:kill:reaper-killed-anywhere": Requirement(
+                "A reaper killed between any two of its steps loses and doubles nothing."
+            ),
+            "server:kill:nothing-lost-with-always": Requirement(
+                "With appendfsync always, kill -9 of Redis at any point loses nothing that was acknowledged."
+            ),
+            "load:kill:every-job-ends": Requirement(
+                "200 jobs on 8 relays, one killed every 200 ms: 200 verdicts, runs within the cap, nothing left over."
+            ),
+            "restart:submit:loops-resume": Requirement(
+                "Redis restarted under load: every loop resumes or its process exits non-zero, and nothing is lost."
+            ),
+            "reconcile:reconcile:job-in-no-structure-returns": Requirement(
+                "A live job that an operator or a fault removed from every structure becomes pending again."
+            ),
+            "pause:pause:hidden-and-kept": Requirement(
+                "A paused queue hides its waiting jobs from claims and from KEDA, accepts new ones and keeps the order."
+            ),
+            "promote:promote:due-job-returns": Requirement("A delayed job becomes pending when it is due, not before."),
+            "ordered:any:next-let-in": Requirement(
+                "Every verdict of the head of an ordering key, of whatever kind, lets the next job of the key in."
+            ),
+            "operator:recipe:redis-cli-works": Requirement(
+                "The redis-cli recipes of the seed work at any moment; a live job removed by LREM comes back."
+            ),
+        },
+    ),
+    "G2": Guarantee(
+        "One owner",
+        "At most one current claim per job. A job whose owner renews in time, and whose connections come back within "
+        "the death grace, is never given to another.",
+        {
+            "claim:claim:one-current-claim": Requirement("Two workers never hold a current claim on one job."),
+            "claim:claim:no-crash-one-run": Requirement(
+                "Without crashes every job runs exactly once, while three reapers loop beside the relays."
+            ),
+            "lease:renew:owner-keeps-its-job": Requirement(
+                "An owner that renews in time keeps its job however long it runs; a lapsed, unreaped lease is revived."
+            ),
+            "death:kill:noticed-in-seconds": Requirement(
+                "kill -9 of a relay mid-job, default settings: the job is with another relay in under 5 s."
+            ),
+            "death:reconnect:owner-keeps-its-job": Requirement(
+                "An owner whose connections are cut and come back within the grace keeps its job."
+            ),
+            "death:outage:silence-is-no-death": Requirement(
+                "While the reaper itself cannot see the server, or may not, no owner is declared dead."
+            ),
+            "death:mass:grace-starts-again": Requirement(
+                "When more than half of at least five owners vanish at once, the grace starts again."
+            ),
+            "death:stop:lease-decides": Requirement(
+                "A stopped (not dead) owner keeps its job until its lease is over."
+            ),
+            "restart:reap:owners-get-a-lease": Requirement(
+                "After a restart of Redis, or an outage, nothing is reaped for one lease."
+            ),
+            "reap:reap:live-lease-left-alone": Requirement("An entry with a live lease is never taken back."),
+            "reap:race:many-reapers-reap-once": Requirement(
+                "Three reapers on one expired entry, 200 rounds: once in pending, reaps + 1."
+            ),
+            "reap:gap:moved-entry-left-alone": Requirement(
+                "An entry moved to processing whose lease is not yet written is left alone during the first-seen grace."
+            ),
+            "reap:reap:stranded-pop-requeued-uncounted": Requirement(
+                "An entry that never had a lease goes back to the head, and no counter changes."
+            ),
+            "reap:reap:gone-or-terminal-dropped": Requirement(
+                "An entry whose record is gone or terminal is dropped; a verdict never changes."
+            ),
+            "sigterm:claim:no-job-stranded": Requirement(
+                "SIGTERM of an idle relay in the instant a job arrives: the job is not lost and not late."
+            ),
+        },
+    ),
+    "G3": Guarantee(
+        "One verdict",
+        "One terminal record and one event per generation. A late verdict is refused and changes nothing; results lie "
+        "under the claim's own key, so a late owner cannot touch the winner's bytes.",
+        {
+            "verdict:any:one-per-generation": Requirement("A terminal record never changes, except by redrive."),
+            "verdict:complete:late-one-refused": Requirement(
+                "A relay stopped past its lease and continued cannot record a verdict; the winner's stays."
+            ),
+            "result:complete:winners-bytes": Requirement("The result served is the winner's, byte for byte."),
+            "verdict:any:leaves-every-structure": Requirement(
+                "A verdict removes the job from pending, delayed, paused and processing, and its lease."
+            ),
+        },
+    ),
+    "G4": Guarantee(
+        "Fencing everywhere",
+        "renew, complete, fail and release are refused unless fence and claim_id are the current ones; renew, release "
+        "and fail also need status processing.",
+        {
+            "fence:renew:stale-refused": Requirement("renew with a claim that is not current is refused."),
+            "fence:complete:stale-refused": Requirement("complete with a claim that is not current is refused."),
+            "fence:fail:stale-refused": Requirement("fail with a claim that is not current is refused."),
+            "fence:release:stale-refused": Requirement("release with a claim that is not current is refused."),
+            "fence:renew:requeued-refused": Requirement("renew of a job that was requeued is refused."),
+            "fence:fail:requeued-refused": Requirement("fail of a job that was requeued is refused."),
+            "fence:release:requeued-refused": Requirement("release of a job that was requeued queues it once."),
+            "fence:complete:requeued-accepted": Requirement(
+                "complete is accepted while the job is pending or delayed again and nobody else has claimed it."
+            ),
+        },
+    ),
+    "G5": Guarantee(
+        "Place kept",
+        "Release and redelivery put a job back where it was.",
+        {
+            "place:release:back-at-the-head": Requirement("A released job is the next to be claimed."),
+            "place:reap:older-first": Requirement("Among redelivered jobs the older one is claimed first."),
+        },
+    ),
+    "G6": Guarantee(
+        "Poison bounded",
+        "Deaths count when the reaper sees them; past the cap the job is a dead letter, redrivable for 30 days.",
+        {
+            "poison:reap:deadletter-after-cap": Requirement(
+                "A job whose owners die max_reap_attempts + 1 times ends failed/worker_lost in the dead letters, once."
+            ),
+            "poison:reap:healthy-jobs-run": Requirement("Jobs behind a poisonous one still finish."),
+            "poison:any:counters-apart": Requirement("Deaths, failures and releases are counted apart."),
+            "deadletter:redrive:new-generation": Requirement(
+                "A redriven dead letter runs again with fresh counters, generation + 1; every earlier claim is void."
+            ),
+            "deadletter:any:kept-for-its-retention": Requirement(
+                "Record and input of a dead letter live as long as it can be redriven."
+            ),
+        },
+    ),
+    "G7": Guarantee(
+        "A refusal costs nothing",
+        "A gate or limit that says no takes no claim, changes no counter and hides no other job.",
+        {
+            "gate:claim:refusal-costs-nothing": Requirement(
+                "A refused entry waits and returns to its place with all counters unchanged; jobs behind it run.",
+                "gates and provider limits are a later issue",
+            ),
+            "submit:submit:full-queue-refuses": Requirement(
+                "Past max_pending a submission is refused and leaves nothing behind."
+            ),
+        },
+    ),
+    "G8": Guarantee(
+        "Cancel always lands",
+        "Waiting jobs end at once; running ones see a flag within a second. Once a client was told cancelled, the job "
+        "never becomes anything else.",
+        {
+            "cancel:cancel:waiting-ends-at-once": Requirement(
+                "A pending, delayed, paused or ordered job is cancelled at once and never runs."
+            ),
+            "cancel:cancel:running-is-flagged": Requirement("A running job is flagged and its owner told."),
+            "cancel:poll:lost-signal-costs-a-second": Requirement(
+                "With the signal lost, the owner still sees the flag and closes the model's connection within 2 s."
+            ),
+            "cancel:any:flagged-ends-cancelled": Requirement(
+                "complete, fail, release and reap of a flagged job end as cancelled."
+            ),
+            "cancel:any:cancelled-is-final": Requirement("cancelled never changes afterwards."),
+        },
+    ),
+    "G9": Guarantee(
+        "Notices at least once, one id",
+        "Every verdict makes one outbox event `<id>:<generation>`, delivered until acknowledged.",
+        {
+            "notice:any:one-event-per-verdict": Requirement("Each verdict appends one event with the verdict's id."),
+            "notice:events:until-acknowledged": Requirement(
+                "An event whose consumer died is given to another; an acknowledged one is gone."
+            ),
+            "notice:get:completion-seen-without-signal": Requirement(
+                "A waiting client sees the verdict within its bound although every signal was lost."
+            ),
+        },
+    ),
+    "G10": Guarantee(
+        "Clocks",
+        "Queue time is the server's; a process compares only its own monotonic clock with itself.",
+        {
+            "clock:any:server-time-only": Requirement(
+                "Relays and reapers with clocks ten minutes off neither requeue early nor late."
+            ),
+        },
+    ),
+    "G11": Guarantee(
+        "Three outcomes",
+        "Every call ends as done, refused or unknown. A repeat of the same call answers the same and changes nothing "
+        "more. The client library's own retries are off.",
+        {
+            "unknown:submit:repeat-changes-nothing": Requirement("submit repeated after a lost reply makes one job."),
+            "unknown:claim:repeat-gives-the-same-claim": Requirement(
+                "claim repeated with its claim_id gives the same claim and takes no second job."
+            ),
+            "unknown:complete:repeat-changes-nothing": Requirement(
+                "complete repeated after a lost reply is one verdict."
+            ),
+            "unknown:fail:repeat-changes-nothing": Requirement("fail repeated after a lost reply counts once."),
+            "unknown:release:repeat-changes-nothing": Requirement("release repeated after a lost reply queues once."),
+            "unknown:cancel:repeat-changes-nothing": Requirement("cancel repeated answers the same."),
+            "unknown:any:link-errors-told-apart": Requirement(
+                "A call that did not run is told from one that may have run."
+            ),
+            "contract:any:memory-and-redis-agree": Requirement(
+                "Every transport answers and ends like the in-memory specification, lost replies included."
+            ),
+        },
+    ),
+    "Start and stop": Guarantee(
+        "Refuse early, stop in time",
+        "With AOF `everysec` a crash of the Redis *host* can take the last second, submissions included; "
+        "`appendfsync always` closes it. A start-up check and `relayq doctor` say which window applies.",
+        {
+            "start:any:eviction-refused": Requirement("A Redis that may evict keys is refused, and readiness says so."),
+            "start:any:loss-window-said": Requirement("The loss window that applies is said at the start."),
+            "start:any:unknown-setting-refused": Requirement(
+                "A variable with our prefix that nobody knows, or out of bounds, stops the start and is named."
+            ),
+            "relay:exit:code-says-what-happened": Requirement(
+                "A relay exits 0 after a verdict, an empty queue or SIGTERM; 3 when its claim was lost; 1 when it "
+                "could not work."
+            ),
+            "relay:sigterm:drain-then-release": Requirement(
+                "SIGTERM mid-job: finish within the drain time, else the job goes back to the head, uncounted."
+            ),
+            "run:revoke:hung-job-ends": Requirement(
+                "A job past its execution limit ends failed/execution_timeout although its lease lives."
+            ),
+            "job:expire:deadline-kept": Requirement(
+                "A job that waits past its deadline, or longer than the maximum, expires with an event."
+            ),
+        },
+    ),
+}
+
+REQUIREMENTS: Final[Mapping[str, Requirement]] = {
+    key: requirement for guarantee in GUARANTEES.values() for key, requirement in guarantee.requirements.items()
+}
+
+
+class Proof(NamedTuple):
+    """A marked test: ``path`` from the repository's root."""
+
+    key: str
+    path: str
+    test: str
+
+
+def proofs(root: Path = ROOT) -> Iterator[Proof]:
+    """Every ``@requirement("…")`` on a test function or class, and in a module's ``pytestmark``, from the sources."""
+    for pattern in ("libs/*/tests", "services/*/tests", "tests"):
+        for directory in sorted(root.glob(pattern)):
+            for path in sorted(directory.rglob("test_*.py")):
+                yield from marks(path.read_text("utf-8"), path.relative_to(root).as_posix())
+
+
+def marks(source: str, path: str) -> Iterator[Proof]:
+    """The marks of one file."""
+    for node in ast.walk(ast.parse(source, path)):
+        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef):
+            for decorator in node.decorator_list:
+                yield from (Proof(key, path, node.name) for key in _keys(decorator))
+        elif isinstance(node, ast.Assign) and any(
+            isinstance(t, ast.Name) and t.id == "pytestmark" for t in node.targets
+        ):
+            yield from (Proof(key, path, "every test") for inner in ast.walk(node.value) for key in _keys(inner))
+
+
+def _keys(node: ast.AST) -> Iterator[str]:
+    if not isinstance(node, ast.Call):
+        return
+    name = node.func.attr if isinstance(node.func, ast.Attribute) else getattr(node.func, "id", "")
+    if name == "requirement":
+        for argument in node.args:
+            if not (isinstance(argument, ast.Constant) and isinstance(argument.value, str)):
+                raise TypeError(f"line {node.lineno}: requirement() takes literal strings")
+            yield argument.value
+
+
+def page(found: Mapping[str, list[Proof]]) -> str:
+    """``docs/guarantees.md``."""
+    lines = [
+        "# Guarantees",
+        "",
+        "What relayq promises, and the test that proves each promise. Made by `python tests/requirements.py` from the",
+        "manifest in that file and the `@requirement(…)` marks of the tests, and checked both ways by a test.",
+    ]
+    for name, guarantee in GUARANTEES.items():
+        title = guarantee.title if " " in name else f"{name} {guarantee.title.lower()}"
+        lines += ["", f"## {title}", "", guarantee.text, "", "| id | promise | proved in |", "|---|---|---|"]
+        for key, requirement in guarantee.requirements.items():
+            files = dict.fromkeys(proof.path for proof in found.get(key, []))
+            where = "<br>".join(f"[{Path(path).name}](../{path})" for path in files)
+            lines.append(f"| `{key}` | {requirement.promise} | {where or requirement.deferred or 'nothing yet'} |")
+    return "\n".join(lines) + "\n"
+
+
+def current_page() -> str:
+    """The page as manifest and marks are now."""
+    found: dict[str, list[Proof]] = {}
+    for proof in proofs():
+        found.setdefault(proof.key, []).append(proof)
+    return page(found)
+
+
+def main(arguments: list[str]) -> int:
+    """Write the page, or with ``--check`` compare it; 1 when it differs."""
+    if arguments == ["--check"]:
+        return 0 if PAGE.read_text("utf-8") == current_page() else 1
+    _ = PAGE.write_text(current_page(), "utf-8")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))
