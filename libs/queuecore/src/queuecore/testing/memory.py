@@ -1,0 +1,480 @@
+"""The in-memory queue: the specification behind the ``Broker`` contract, for tests that need no Redis."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from typing import cast
+
+from queuecore.broker import (
+    Broker,
+    Cancelled,
+    Claim,
+    Failure,
+    JobPage,
+    NewJob,
+    OutboxEvent,
+    OwnedClaim,
+    QueueCounts,
+    QueueLimits,
+    Reaped,
+    ReapOutcome,
+    Renewed,
+    Result,
+    Server,
+    ServerFacts,
+    Signals,
+    Submitted,
+    Worker,
+)
+from queuecore.errors import ClaimLost, JobExpired, JobNotFound, QueueFull, WrongState
+from queuecore.job import JobRecord, Status, record_from_fields
+from queuecore.testing.clock import ManualClock
+from queuecore.testing.specification import Event, Job, Specification
+
+RUN_ID = "memory"
+
+
+class MemoryQueue:
+    """One process's access to queues that live in this object."""
+
+    def __init__(self, clock: ManualClock | None = None) -> None:
+        self.clock = clock or ManualClock()
+        self.specifications: dict[str, Specification] = {}
+        self.tombstones: dict[str, tuple[int, dict[str, str]]] = {}
+        self.listeners: list[Callable[[str, str, str], None]] = []  # (model, channel, payload)
+        self.arrival = asyncio.Event()
+        self.signals = MemorySignals(self)
+        self.server = MemoryServer(self)
+
+    def broker(self, model: str, limits: QueueLimits | None = None) -> MemoryBroker:
+        """A broker of the model's queue; brokers of one model share it."""
+        specification = self.specifications.setdefault(model, Specification(limits or QueueLimits()))
+        return MemoryBroker(self, model, specification)
+
+    def publish(self, model: str, channel: str, payload: str) -> None:
+        """Tell every listener."""
+        for listener in list(self.listeners):
+            listener(model, channel, payload)
+
+    def pump(self) -> None:
+        """After any step: pass time, deliver wake-ups, wake waiting claims."""
+        now = self.clock()
+        for model, specification in self.specifications.items():
+            for job in specification.state.jobs.values():
+                if job.tombstone_until is not None:
+                    self.tombstones[job.id] = (job.tombstone_until, _tombstone(model, job))
+                else:
+                    _ = self.tombstones.pop(job.id, None)
+            specification.forget_expired(now)
+            changes, specification.state.changes = specification.state.changes, []
+            for channel, job_id in changes:
+                payload = json.dumps({"job_id": job_id}) if channel == "cancel" else job_id
+                if channel == "completed":
+                    payload = json.dumps({"job_id": job_id, "status": specification.state.jobs[job_id].status})
+                self.publish(model, channel, payload)
+        self.arrival.set()
+        self.arrival = asyncio.Event()
+
+    async def aclose(self) -> None:
+        """Nothing to close."""
+
+
+class MemoryBroker(Broker):
+    """The contract over one specification."""
+
+    def __init__(self, queue: MemoryQueue, model: str, specification: Specification) -> None:
+        self.model = model
+        self.limits = specification.limits
+        self.specification = specification
+        self._queue = queue
+        self._interrupted = False
+        self._unacknowledged: dict[str, OutboxEvent] = {}
+
+    @property
+    def _now(self) -> int:
+        self._queue.pump()
+        return self._queue.clock()
+
+    # -- clients ------------------------------------------------------------------------------------------------
+
+    async def submit(self, job: NewJob) -> Submitted:
+        reply = self.specification.submit(job, self._now)
+        self._queue.pump()
+        if reply == ("full",):
+            raise QueueFull(self.model, self.limits.max_pending)
+        return Submitted(created=reply[0] == "created", status=Status(reply[1]))
+
+    async def get(self, job_id: str) -> JobRecord:
+        now = self._now
+        for model, specification in self._queue.specifications.items():
+            if job_id in specification.state.jobs:
+                return record_of(model, specification.state.jobs[job_id])
+        until, tombstone = self._queue.tombstones.get(job_id, (0, {}))
+        if until > now:
+            raise JobExpired(job_id, tombstone)
+        raise JobNotFound(job_id)
+
+    async def position(self, job_id: str, *, limit: int = 10_000) -> int | None:
+        pending = self.specification.state.pending[:limit]
+        return pending.index(job_id) if job_id in pending else None
+
+    async def cancel(self, job_id: str) -> Cancelled:
+        reply = self.specification.cancel(job_id, self._now)
+        self._queue.pump()
+        match reply:
+            case ("cancelled", when):
+                return Cancelled(Status.CANCELLED, already=when == "before")
+            case ("processing",):
+                return Cancelled(Status.PROCESSING)
+            case ("over", status):
+                raise WrongState(job_id, status)
+            case _:
+                _ = await self.get(job_id)
+                raise JobNotFound(job_id)
+
+    async def jobs(
+        self, *, status: Status | None = None, tenant: str | None = None, limit: int = 50, cursor: str = ""
+    ) -> JobPage:
+        _ = self._now
+        everything = sorted(
+            (record_of(self.model, job) for job in self.specification.state.jobs.values()),
+            key=lambda record: (record.created_at, record.id),
+            reverse=True,
+        )
+        score, _, last = cursor.partition(":")
+        found = [
+            record
+            for record in everything
+            if (status is None or record.status == status)
+            and (tenant is None or record.tenant == tenant)
+            and (not cursor or (record.created_at, record.id) < (int(score), last))
+        ]
+        page = found[:limit]
+        return JobPage(page, f"{page[-1].created_at}:{page[-1].id}" if len(found) > limit else "")
+
+    # -- the owner of a claim -----------------------------------------------------------------------------------
+
+    async def claim(
+        self, worker: Worker, claim_id: str, *, wait_seconds: float | None = 0, execution_ms: int = 3_600_000
+    ) -> Claim | None:
+        loop = asyncio.get_running_loop()
+        end = None if wait_seconds is None else loop.time() + wait_seconds
+        while not self._interrupted:
+            current = [job.id for job in self.specification.state.jobs.values() if job.claim_id == claim_id]
+            job_id = current[0] if current else self.specification.pop()
+            if job_id is not None:
+                word = self.specification.claim(
+                    job_id, claim_id, self._now, owner=worker.name, client=worker.client, execution_ms=execution_ms
+                )
+                self._queue.pump()
+                if word == "claimed":
+                    record = record_of(self.model, self.specification.state.jobs[job_id])
+                    return Claim(record, record.fence, claim_id)
+                if not current:
+                    continue
+            arrival = self._queue.arrival
+            left = None if end is None else end - loop.time()
+            if left is not None and left <= 0:
+                return None
+            try:
+                async with asyncio.timeout(left):
+                    _ = await arrival.wait()
+            except TimeoutError:
+                return None
+        return None
+
+    async def interrupt(self) -> None:
+        self._interrupted = True
+        self._queue.pump()
+
+    async def renew(self, claim: Claim, client: str = "") -> Renewed:
+        reply = self.specification.renew(claim.job_id, claim.fence, claim.claim_id, self._now, client=client)
+        if reply == ("lost",):
+            raise ClaimLost(claim.job_id)
+        return Renewed(cancel_requested=reply[1] == "1")
+
+    async def complete(self, claim: Claim, result: Result) -> Status:
+        values = {
+            "result_key": result.key,
+            "result_size": str(result.size),
+            "result_content_type": result.content_type,
+            "result_sha256": result.sha256,
+        }
+        if result.http_status is not None:
+            values["http_status"] = str(result.http_status)
+        word = self.specification.complete(claim.job_id, claim.fence, claim.claim_id, self._now, **values)
+        return self._verdict(claim.job_id, word)
+
+    async def complete_foreign(self, job_id: str, status: Status, *, result_key: str = "", error: str = "") -> Status:
+        values = {"error_code": "inference_error", "error_message": error}
+        if status == Status.COMPLETED:
+            values = {"result_key": result_key}
+        elif status == Status.CANCELLED:
+            values = {"error_code": "cancelled"}
+        return self._verdict(job_id, self.specification.complete(job_id, "", "foreign", self._now, status, **values))
+
+    async def fail(self, claim: Claim, failure: Failure) -> Status:
+        values = {"error_code": failure.code, "error_message": failure.message}
+        if failure.http_status is not None:
+            values["http_status"] = str(failure.http_status)
+        word = self.specification.fail(
+            claim.job_id,
+            claim.fence,
+            claim.claim_id,
+            self._now,
+            retry_in_ms=failure.retry_in_ms,
+            breaker_failures=failure.breaker.failures if failure.infrastructure else 0,
+            cooldown_ms=failure.breaker.cooldown_ms,
+            **values,
+        )
+        return self._verdict(claim.job_id, word)
+
+    async def release(self, claim: Claim) -> Status:
+        word = self.specification.release(claim.job_id, claim.fence, claim.claim_id, self._now)
+        return self._verdict(claim.job_id, word)
+
+    def _verdict(self, job_id: str, word: str) -> Status:
+        self._queue.pump()
+        if word == "lost":
+            raise ClaimLost(job_id)
+        return Status(word)
+
+    # -- upkeep -------------------------------------------------------------------------------------------------
+
+    async def reap(self, *, first_seen_grace_ms: int = 5_000, limit: int = 1_000) -> Sequence[Reaped]:
+        now = self._now
+        held = list(dict.fromkeys(self.specification.state.processing))[:limit]
+        return self._reaped([(one, self.specification.reap(one, now, grace_ms=first_seen_grace_ms)) for one in held])
+
+    async def owners(self, *, limit: int = 1_000) -> Sequence[OwnedClaim]:
+        jobs = [self.specification.state.jobs.get(one) for one in dict.fromkeys(self.specification.state.processing)]
+        return [
+            OwnedClaim(job.id, job.fence, job.claim_id, job.owner_client)
+            for job in jobs[:limit]
+            if job is not None and job.status is Status.PROCESSING and job.owner_client
+        ]
+
+    async def reap_dead(self, owned: OwnedClaim, exit_cause: str) -> Reaped:
+        word = self.specification.reap(
+            owned.job_id,
+            self._now,
+            grace_ms=0,
+            client=owned.client,
+            fence=owned.fence,
+            claim_id=owned.claim_id,
+            cause=exit_cause,
+        )
+        return self._reaped([(owned.job_id, word)])[0]
+
+    async def revoke(self, *, grace_ms: int, limit: int = 1_000) -> Sequence[str]:
+        now = self._now
+        held = list(dict.fromkeys(self.specification.state.processing))[:limit]
+        revoked = [one for one in held if self.specification.revoke(one, now, grace_ms=grace_ms) == "revoked"]
+        self._queue.pump()
+        return revoked
+
+    async def expire(self, *, limit: int = 1_000) -> Sequence[str]:
+        now = self._now
+        due = list(self.specification.waiting_due(now))[:limit]
+        expired = [one for one in due if self.specification.expire(one, now) == "expired"]
+        self._queue.pump()
+        return expired
+
+    async def promote(self, *, limit: int = 1_000) -> int:
+        count = self.specification.promote(self._now, limit)
+        self._queue.pump()
+        return count
+
+    async def sweep(self, *, limit: int = 1_000) -> Sequence[tuple[str, str]]:
+        _ = self._now
+        entries = list(self.specification.entries())[:limit]
+        return [(one, state) for one, state in entries if self.specification.sweep(one) == "swept"]
+
+    async def reconcile(self, *, grace_ms: int = 30_000, limit: int = 1_000) -> Sequence[Reaped]:
+        now = self._now
+        looked = [
+            (one, self.specification.reconcile(one, now, grace_ms=grace_ms))
+            for one in list(self.specification.state.jobs)[:limit]
+        ]
+        return self._reaped([(one, word) for one, word in looked if word != "ok"])
+
+    def _reaped(self, looked: Sequence[tuple[str, str]]) -> list[Reaped]:
+        self._queue.pump()
+        return [Reaped(job_id, cast("ReapOutcome", word)) for job_id, word in looked]
+
+    # -- operators ----------------------------------------------------------------------------------------------
+
+    async def counts(self) -> QueueCounts:
+        now, state = self._now, self.specification.state
+        waiting = [
+            job.created_at
+            for job in state.jobs.values()
+            if job.status is Status.PENDING and job.id not in state.delayed
+        ]
+        return QueueCounts(
+            pending=len(state.pending),
+            processing=len(state.processing),
+            delayed=len(state.delayed),
+            paused=len(state.paused),
+            ordered=sum(map(len, state.ordered.values())),
+            deadletter=len(state.deadletter),
+            outbox=len(state.outbox) + len(self._unacknowledged),
+            oldest_pending_ms=now - min(waiting) if waiting else None,
+            paused_reason=state.pause_reason,
+            paused_until=state.paused_until,
+        )
+
+    async def pause(self, *, reason: str = "operator", cooldown_ms: int | None = None) -> None:
+        self.specification.pause(reason, None if cooldown_ms is None else self._now + cooldown_ms)
+
+    async def resume(self) -> None:
+        self.specification.resume()
+        self._queue.pump()
+
+    async def purge(self, *, limit: int = 1_000) -> int:
+        now, state = self._now, self.specification.state
+        behind = [one for ids in state.ordered.values() for one in reversed(ids)]
+        ids = list(dict.fromkeys([*behind, *reversed(state.pending), *state.paused, *state.delayed]))[:limit]
+        count = sum(self.specification.purge(one, now) == "purged" for one in ids)
+        self._queue.pump()
+        return count
+
+    async def deadletters(self, *, offset: int = 0, limit: int = 50) -> Sequence[JobRecord]:
+        _, state = self._now, self.specification.state
+        ids = state.deadletter[offset : offset + limit]
+        return [record_of(self.model, state.jobs[one]) for one in ids if one in state.jobs]
+
+    async def redrive(self, job_id: str, *, generation: int | None = None) -> None:
+        if generation is None:
+            generation = (await self.get(job_id)).generation
+        reply = self.specification.redrive(job_id, generation, self._now)
+        self._queue.pump()
+        match reply:
+            case ("redriven",):
+                return
+            case ("over", status):
+                raise WrongState(job_id, status)
+            case _:
+                _ = await self.get(job_id)
+                raise JobNotFound(job_id)
+
+    async def drop(self, job_id: str) -> bool:
+        dead = self.specification.state.deadletter
+        if job_id in dead:
+            dead.remove(job_id)
+            return True
+        return False
+
+    # -- verdicts -----------------------------------------------------------------------------------------------
+
+    async def events(self, consumer: str, *, wait_seconds: float = 0, limit: int = 100) -> Sequence[OutboxEvent]:
+        outbox: list[Event] = self.specification.state.outbox
+        if not outbox and wait_seconds > 0:
+            try:
+                async with asyncio.timeout(wait_seconds):
+                    while not outbox:
+                        _ = await self._queue.arrival.wait()
+            except TimeoutError:
+                return []
+        given = [OutboxEvent(event.event_id, *event) for event in outbox[:limit]]
+        del outbox[:limit]
+        self._unacknowledged |= {event.entry: event for event in given}
+        return given
+
+    async def acknowledge(self, entries: Sequence[str]) -> None:
+        for entry in entries:
+            _ = self._unacknowledged.pop(entry, None)
+
+
+class MemorySignals(Signals):
+    """Wake-ups of a ``MemoryQueue``."""
+
+    def __init__(self, queue: MemoryQueue) -> None:
+        self._queue = queue
+
+    async def _listen(self, wanted: Callable[[str, str], bool]) -> AsyncIterator[str]:
+        inbox: asyncio.Queue[str] = asyncio.Queue()
+
+        def hear(model: str, channel: str, payload: str) -> None:
+            if wanted(model, channel):
+                inbox.put_nowait(payload)
+
+        self._queue.listeners.append(hear)
+        try:
+            while True:
+                yield await inbox.get()
+        finally:
+            self._queue.listeners.remove(hear)
+
+    async def changes(self) -> AsyncIterator[str]:
+        yield ""
+        async for payload in self._listen(lambda _, channel: channel in {"changed", "completed"}):
+            yield str(json.loads(payload)["job_id"]) if payload.startswith("{") else payload
+
+    async def cancels(self, model: str, on_connected: Callable[[str], None]) -> AsyncIterator[str]:
+        on_connected(f"{RUN_ID}:1")
+        async for payload in self._listen(lambda of, channel: of == model and channel == "cancel"):
+            yield str(json.loads(payload)["job_id"])
+
+    async def completions(self, model: str) -> AsyncIterator[str]:
+        async for payload in self._listen(lambda of, channel: of == model and channel == "completed"):
+            yield payload
+
+
+class MemoryServer(Server):
+    """Facts that tests set."""
+
+    def __init__(self, queue: MemoryQueue) -> None:
+        self._queue = queue
+        self._seen: dict[str, int] = {}
+        self.known = ServerFacts(RUN_ID, "9.0.0", "noeviction", appendonly=True, appendfsync="always")
+        self.clients: frozenset[str] | None = frozenset({f"{RUN_ID}:1"})
+
+    async def ping(self) -> None:
+        return
+
+    async def facts(self) -> ServerFacts:
+        return self.known
+
+    async def living_clients(self, clients: Sequence[str]) -> frozenset[str] | None:
+        return None if self.clients is None else self.clients & frozenset(clients)
+
+    async def first_seen(self, keys: Sequence[str]) -> Mapping[str, int]:
+        now = self._queue.clock()
+        return {key: now - self._seen.setdefault(key, now) for key in keys}
+
+    async def forget(self, keys: Sequence[str]) -> None:
+        for key in keys:
+            _ = self._seen.pop(key, None)
+
+    async def records(self, job_ids: Sequence[str]) -> Mapping[str, JobRecord | None]:
+        found: dict[str, JobRecord | None] = dict.fromkeys(job_ids)
+        for model, specification in self._queue.specifications.items():
+            for job_id in job_ids:
+                if job_id in specification.state.jobs:
+                    found[job_id] = record_of(model, specification.state.jobs[job_id])
+        return found
+
+
+def record_of(model: str, job: Job) -> JobRecord:
+    """The typed record of a specification's job."""
+    own = {
+        name: str(int(value) if isinstance(value, bool) else value)
+        for name, value in vars(job).items()
+        if name not in {"fields", "result", "returned", "return_to", "settled"} and value not in {None, ""}
+    }
+    return record_from_fields(dict(job.fields) | own | dict(job.result) | {"model": model})
+
+
+def _tombstone(model: str, job: Job) -> dict[str, str]:
+    values = dict(job.fields)
+    return {
+        "status": job.status,
+        "finished_at": str(job.finished_at),
+        "expires_at": str(job.expires_at),
+        "model": model,
+        "service_type": values.get("service_type", ""),
+        "tenant": values.get("tenant", ""),
+    }

@@ -1,0 +1,644 @@
+"""What a queue is, executable: every verb as a pure step on a state that can be copied and compared.
+
+The list transport's scripts do the same on Redis. The contract suite runs over both, a hypothesis machine compares
+them step by step, and the exhaustive search explores all interleavings of this one (docs/architecture/03-proof.md).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, field, fields, replace
+from typing import NamedTuple
+
+from queuecore.broker import FOREIGN, NewJob, QueueLimits
+from queuecore.job import TERMINAL, Status
+
+REGISTER_PAUSE = "paused"
+
+
+@dataclass
+class Job:
+    """A record; names and meaning are those of ``JobRecord``."""
+
+    id: str
+    seq: int
+    created_at: int
+    fields: tuple[tuple[str, str], ...] = ()
+    priority: str = "false"
+    not_before: int | None = None
+    deadline: int | None = None
+    ordering_key: str = ""
+    status: Status = Status.PENDING
+    generation: int = 1
+    fence: int = 0
+    claim_id: str = ""
+    owner: str = ""
+    owner_client: str = ""
+    started_at: int | None = None
+    finished_at: int | None = None
+    execute_until: int | None = None
+    lease_until: int | None = None
+    claims: int = 0
+    reaps: int = 0
+    failures: int = 0
+    last_exit: str = ""
+    returned: bool = False
+    return_to: str = ""
+    cancel_requested: bool = False
+    settled: str = ""
+    retain_until: int | None = None
+    tombstone_until: int | None = None
+    queue_wait_ms: int | None = None
+    processing_ms: int | None = None
+    expires_at: int | None = None
+    result: tuple[tuple[str, str], ...] = ()  # error and result fields of the verdict
+
+    @property
+    def terminal(self) -> bool:
+        return self.status in TERMINAL
+
+
+class Event(NamedTuple):
+    """One outbox entry."""
+
+    event_id: str
+    job_id: str
+    status: Status
+    finished_at: int
+
+
+@dataclass
+class State:
+    """One queue. Lists are in pop order."""
+
+    jobs: dict[str, Job] = field(default_factory=dict)
+    pending: list[str] = field(default_factory=list)
+    processing: list[str] = field(default_factory=list)
+    paused: list[str] = field(default_factory=list)
+    delayed: dict[str, int] = field(default_factory=dict)
+    ordered: dict[str, list[str]] = field(default_factory=dict)
+    ordering: dict[str, str] = field(default_factory=dict)
+    deadletter: list[str] = field(default_factory=list)
+    outbox: list[Event] = field(default_factory=list)
+    foreign_leases: dict[str, int] = field(default_factory=dict)  # id -> until
+    first_seen: dict[str, int] = field(default_factory=dict)
+    missing: dict[str, int] = field(default_factory=dict)
+    seq: int = 0
+    pause_reason: str = ""
+    paused_until: int | None = None
+    breaker: int = 0
+    changes: list[tuple[str, str]] = field(default_factory=list)  # (channel, id) since last taken
+
+    def copy(self) -> State:
+        """An independent copy."""
+        made = State()
+        for one in fields(self):
+            value = getattr(self, one.name)
+            if one.name == "jobs":
+                value = {key: replace(job) for key, job in self.jobs.items()}
+            elif one.name == "ordered":
+                value = {key: list(ids) for key, ids in self.ordered.items()}
+            elif isinstance(value, list | dict):
+                value = value.copy()
+            setattr(made, one.name, value)
+        return made
+
+
+class Specification:
+    """The verbs. Each takes the server's ``now`` in ms and answers the words of the script of its name."""
+
+    def __init__(self, limits: QueueLimits, state: State | None = None) -> None:
+        self.limits = limits
+        self.state = state or State()
+
+    # -- where a job stands -------------------------------------------------------------------------------------
+
+    @property
+    def _waiting_list(self) -> list[str]:
+        return self.state.paused if self.state.pause_reason else self.state.pending
+
+    def lease_is_live(self, job: Job, now: int) -> bool:
+        """Our own claims are judged by the record; a foreign relay's by its lease key."""
+        if job.status is Status.PROCESSING and (job.lease_until or 0) > now:
+            return True
+        return self.state.foreign_leases.get(job.id, 0) > now
+
+    def leave(self, job_id: str, job: Job | None) -> None:
+        """Out of every structure."""
+        state = self.state
+        for one in (state.pending, state.paused, state.processing):
+            one[:] = [other for other in one if other != job_id]
+        for register in (state.delayed, state.first_seen, state.missing, state.foreign_leases):
+            _ = register.pop(job_id, None)
+        if job is not None and job.ordering_key in state.ordered:
+            kept = [other for other in state.ordered[job.ordering_key] if other != job_id]
+            self._set_ordered(job.ordering_key, kept)
+
+    def _set_ordered(self, key: str, ids: list[str]) -> None:
+        if ids:
+            self.state.ordered[key] = ids
+        else:
+            _ = self.state.ordered.pop(key, None)
+
+    def enter(self, job: Job, *, at_tail: bool = False) -> None:
+        """Among those that wait: priority at the head, unless it comes back from a retry."""
+        if job.priority == "true" and not at_tail:
+            self._waiting_list.insert(0, job.id)
+        else:
+            self._waiting_list.append(job.id)
+
+    def put_back(self, job: Job) -> None:
+        """To the head, behind those that came back before and are older (G5)."""
+        waiting, at = self._waiting_list, 0
+        while at < len(waiting):
+            other = self.state.jobs.get(waiting[at])
+            if other is None or not other.returned or other.seq > job.seq:
+                break
+            at += 1
+        waiting.insert(at, job.id)
+        job.returned = True
+
+    def admit(self, job: Job, now: int) -> None:
+        """A job that stands nowhere enters the queue, or waits until it is due."""
+        if (job.not_before or 0) > now:
+            self.state.delayed[job.id] = job.not_before or 0
+            job.return_to = "entry"
+        else:
+            self.enter(job)
+
+    def admit_in_order(self, job: Job, now: int) -> None:
+        """The same behind the gate of its ordering key."""
+        state, key = self.state, job.ordering_key
+        if key:
+            if state.ordering.get(key, job.id) != job.id:
+                state.ordered.setdefault(key, []).append(job.id)
+                return
+            state.ordering[key] = job.id
+        self.admit(job, now)
+
+    def let_next_in(self, job: Job, now: int) -> None:
+        """The key's next job, once this one reached its verdict."""
+        state, key = self.state, job.ordering_key
+        if not key or state.ordering.get(key) != job.id:
+            return
+        del state.ordering[key]
+        while key in state.ordered:
+            after = state.ordered[key][0]
+            self._set_ordered(key, state.ordered[key][1:])
+            follower = state.jobs.get(after)
+            if follower is not None and follower.status is Status.PENDING:
+                state.ordering[key] = after
+                self.admit(follower, now)
+                return
+
+    def await_again(self, job: Job) -> None:
+        """No longer claimed; fence and claim_id stay, so that valid work can still complete (G4)."""
+        job.status = Status.PENDING
+        job.lease_until = job.execute_until = job.started_at = None
+        job.owner = job.owner_client = ""
+
+    def requeue(self, job: Job) -> None:
+        """Back where it was."""
+        self.leave(job.id, job)
+        self.await_again(job)
+        self.put_back(job)
+        self.changed(job.id)
+
+    def changed(self, job_id: str) -> None:
+        """A wake-up for watchers."""
+        self.state.changes.append(("changed", job_id))
+
+    def verdict(
+        self, job: Job, status: Status, now: int, *, settled: str = "", dead: bool = False, **values: str
+    ) -> None:
+        """The end of a job, in one step (G3, G9)."""
+        was_processing = job.status is Status.PROCESSING
+        self.leave(job.id, job)
+        retention = self.limits.retention
+        retain = retention.deadletter_ms if dead else retention.result_ms
+        if was_processing and job.started_at is not None:
+            job.processing_ms = now - job.started_at
+        job.status, job.finished_at, job.expires_at = status, now, now + retain
+        job.lease_until, job.returned, job.return_to = None, False, ""
+        job.retain_until, job.tombstone_until = now + retain, now + retain + retention.tombstone_ms
+        job.settled = settled or job.settled
+        self._note(job, **values)
+        self.state.outbox.append(Event(f"{job.id}:{job.generation}", job.id, status, now))
+        self.let_next_in(job, now)
+        self.state.changes.append(("completed", job.id))
+
+    @staticmethod
+    def _note(job: Job, **values: str) -> None:
+        job.result = tuple(sorted((dict(job.result) | values).items()))
+
+    def end_dead_claim(self, job: Job, cause: str, now: int, *, keep_place: bool = False) -> str:
+        """A claim whose owner is held dead: cancelled, dead letter, or pending again and counted (G6)."""
+        if job.cancel_requested:
+            job.last_exit = cause
+            self.verdict(job, Status.CANCELLED, now, error_code="cancelled")
+            return "cancelled"
+        if job.reaps + 1 > self.limits.max_reap_attempts:
+            job.reaps, job.last_exit = job.reaps + 1, cause
+            self.verdict(job, Status.FAILED, now, dead=True, error_code="worker_lost")
+            self.state.deadletter.append(job.id)
+            return "deadletter"
+        job.reaps, job.last_exit = job.reaps + 1, cause
+        if not keep_place:
+            self.requeue(job)
+        return "requeued"
+
+    @staticmethod
+    def _owns(job: Job, fence: int, claim_id: str) -> bool:
+        return claim_id != "" and (job.fence, job.claim_id) == (fence, claim_id)
+
+    @staticmethod
+    def _settled_word(job: Job, verb: str, fence: int | str, claim_id: str) -> str | None:
+        prefix = f"{verb}:{fence}:{claim_id}:"
+        return job.settled.removeprefix(prefix) if job.settled.startswith(prefix) else None
+
+    # -- the verbs ----------------------------------------------------------------------------------------------
+
+    def submit(self, new: NewJob, now: int) -> tuple[str, ...]:
+        state = self.state
+        if new.id in state.jobs:
+            return "exists", state.jobs[new.id].status
+        waiting = len(state.pending) + len(state.paused) + len(state.delayed) + sum(map(len, state.ordered.values()))
+        if waiting >= self.limits.max_pending:
+            return ("full",)
+        state.seq += 1
+        job = Job(
+            new.id,
+            state.seq,
+            now,
+            tuple(sorted((name, value) for name, value in new.fields.items() if value)),
+            new.priority,
+            new.not_before,
+            new.deadline,
+            new.ordering_key,
+        )
+        state.jobs[new.id] = job
+        self.admit_in_order(job, now)
+        return "created", Status.PENDING
+
+    def pop(self) -> str | None:
+        """BLMOVE: the entry at the head moves to processing."""
+        if not self.state.pending:
+            return None
+        job_id = self.state.pending.pop(0)
+        self.state.processing.append(job_id)
+        return job_id
+
+    def claim(
+        self, job_id: str, claim_id: str, now: int, *, owner: str = "", client: str = "", execution_ms: int = 3_600_000
+    ) -> str:
+        job, state = self.state.jobs.get(job_id), self.state
+        if job is None or job.terminal:
+            self.leave(job_id, job)
+            return "dropped"
+        if job.status is Status.PROCESSING and job.claim_id == claim_id:
+            job.lease_until = now + self.limits.lease_ms
+            _ = state.first_seen.pop(job_id, None)
+            return "claimed"
+        if job_id not in state.processing:
+            return "moved"
+        if self.lease_is_live(job, now):
+            return "held"
+        if job.cancel_requested:
+            self.verdict(job, Status.CANCELLED, now, error_code="cancelled")
+            return "cancelled"
+        if job.status is Status.PROCESSING:
+            ended = self.end_dead_claim(job, "lease lapsed", now, keep_place=True)
+            if ended != "requeued":
+                return ended
+        if job.deadline is not None and job.deadline <= now:
+            self.verdict(job, Status.EXPIRED, now, error_code="deadline_exceeded")
+            return "expired"
+        job.claims += 1
+        job.fence += 1
+        job.status, job.claim_id, job.owner, job.owner_client = Status.PROCESSING, claim_id, owner, client
+        job.started_at, job.lease_until = now, now + self.limits.lease_ms
+        job.execute_until = min(now + execution_ms, now + execution_ms if job.deadline is None else job.deadline)
+        if job.claims == 1:
+            job.queue_wait_ms = now - max(job.created_at, job.not_before or 0)
+        job.returned, job.return_to = False, ""
+        for register in (state.first_seen, state.missing, state.foreign_leases):
+            _ = register.pop(job_id, None)
+        self.changed(job_id)
+        return "claimed"
+
+    def renew(self, job_id: str, fence: int, claim_id: str, now: int, *, client: str = "") -> tuple[str, ...]:
+        job = self.state.jobs.get(job_id)
+        if job is None or job.status is not Status.PROCESSING or not self._owns(job, fence, claim_id):
+            return ("lost",)
+        job.lease_until = now + self.limits.lease_ms
+        job.owner_client = client or job.owner_client
+        for register in (self.state.first_seen, self.state.foreign_leases):
+            _ = register.pop(job_id, None)
+        return "renewed", "1" if job.cancel_requested else "0"
+
+    def complete(
+        self, job_id: str, fence: int | str, claim_id: str, now: int, status: Status = Status.COMPLETED, **values: str
+    ) -> str:
+        job = self.state.jobs.get(job_id)
+        if job is None:
+            return "lost"
+        word = self._settled_word(job, "complete", fence, claim_id)
+        if word is not None:
+            return word
+        if job.terminal:
+            return "lost"
+        if claim_id == FOREIGN:
+            if job.status is Status.PROCESSING and job.claim_id != FOREIGN:
+                return "lost"
+        elif not self._owns(job, int(fence), claim_id):
+            return "lost"
+        if job.cancel_requested:
+            status, values = Status.CANCELLED, {"error_code": "cancelled"}
+        self.state.breaker = 0
+        self.verdict(job, status, now, settled=f"complete:{fence}:{claim_id}:{status}", **values)
+        return status
+
+    def fail(
+        self,
+        job_id: str,
+        fence: int,
+        claim_id: str,
+        now: int,
+        *,
+        retry_in_ms: int | None = None,
+        breaker_failures: int = 0,
+        cooldown_ms: int = 60_000,
+        **values: str,
+    ) -> str:
+        job = self.state.jobs.get(job_id)
+        if job is None:
+            return "lost"
+        word = self._settled_word(job, "fail", fence, claim_id)
+        if word is not None:
+            return word
+        if job.status is not Status.PROCESSING or not self._owns(job, fence, claim_id):
+            return "lost"
+        job.failures += 1
+        self.state.breaker = self.state.breaker + 1 if breaker_failures else 0
+        if breaker_failures and self.state.breaker >= breaker_failures:
+            self.pause("breaker", now + cooldown_ms)
+        settled = f"fail:{fence}:{claim_id}:"
+        if job.cancel_requested:
+            self.verdict(job, Status.CANCELLED, now, settled=settled + "cancelled", error_code="cancelled")
+            return "cancelled"
+        if retry_in_ms is not None and not (job.deadline is not None and job.deadline <= now + retry_in_ms):
+            self.leave(job_id, job)
+            self.await_again(job)
+            job.settled, job.return_to = settled + "pending", "tail"
+            self._note(job, **values)
+            self.state.delayed[job_id] = now + retry_in_ms
+            self.changed(job_id)
+            return "pending"
+        self.verdict(job, Status.FAILED, now, settled=settled + "failed", **values)
+        return "failed"
+
+    def release(self, job_id: str, fence: int | str, claim_id: str, now: int) -> str:
+        job = self.state.jobs.get(job_id)
+        if job is None:
+            return "lost"
+        if claim_id == "":
+            if job.status is not Status.PENDING or job_id not in self.state.processing or self.lease_is_live(job, now):
+                return "lost"
+        else:
+            word = self._settled_word(job, "release", fence, claim_id)
+            if word is not None:
+                return word
+            if job.status is not Status.PROCESSING or not self._owns(job, int(fence), claim_id):
+                return "lost"
+        settled = f"release:{fence}:{claim_id}:"
+        if job.cancel_requested:
+            self.verdict(job, Status.CANCELLED, now, settled=settled + "cancelled", error_code="cancelled")
+            return "cancelled"
+        if claim_id:
+            job.settled = settled + "pending"
+        self.requeue(job)
+        return "pending"
+
+    def cancel(self, job_id: str, now: int) -> tuple[str, ...]:
+        job = self.state.jobs.get(job_id)
+        if job is None:
+            return ("missing",)
+        if job.status is Status.CANCELLED:
+            return "cancelled", "before"
+        if job.terminal:
+            return "over", job.status
+        if job.status is Status.PROCESSING:
+            if not job.cancel_requested:
+                self.changed(job_id)
+            job.cancel_requested = True
+            self.state.changes.append(("cancel", job_id))
+            return ("processing",)
+        self.verdict(job, Status.CANCELLED, now, error_code="cancelled")
+        return "cancelled", "now"
+
+    def purge(self, job_id: str, now: int) -> str:
+        job = self.state.jobs.get(job_id)
+        if job is None or job.status is not Status.PENDING:
+            return "kept"
+        self.verdict(job, Status.CANCELLED, now, error_code="purged")
+        return "purged"
+
+    def expire(self, job_id: str, now: int) -> str:
+        job = self.state.jobs.get(job_id)
+        if job is None or job.status is not Status.PENDING:
+            return "kept" if job else "gone"
+        late = job.deadline is not None and job.deadline <= now
+        too_old = job.created_at + self.limits.pending_max_age_ms <= now
+        if not (late or too_old) or self.lease_is_live(job, now):
+            return "kept"
+        self.verdict(job, Status.EXPIRED, now, error_code="deadline_exceeded" if late else "pending_too_long")
+        return "expired"
+
+    def reap(
+        self,
+        job_id: str,
+        now: int,
+        *,
+        grace_ms: int = 5_000,
+        client: str = "",
+        fence: int = 0,
+        claim_id: str = "",
+        cause: str = "lease lapsed",
+    ) -> str:
+        job, state = self.state.jobs.get(job_id), self.state
+        held = job_id in state.processing
+        if client and (
+            not held
+            or job is None
+            or job.status is not Status.PROCESSING
+            or job.owner_client != client
+            or not self._owns(job, fence, claim_id)
+        ):
+            return "live" if held else "skipped"
+        if not held:
+            _ = state.first_seen.pop(job_id, None)
+            return "skipped"
+        if job is None or job.terminal:
+            self.leave(job_id, job)
+            return "dropped"
+        if not client and self.lease_is_live(job, now):
+            _ = state.first_seen.pop(job_id, None)
+            if job.status is not Status.PENDING:
+                return "live"
+            job.status, job.claim_id, job.owner, job.started_at = Status.PROCESSING, FOREIGN, FOREIGN, now
+            job.fence += 1
+            job.claims += 1
+            self.changed(job_id)
+            return "adopted"
+        if job.status is Status.PENDING or job.claim_id == FOREIGN:
+            if now - state.first_seen.setdefault(job_id, now) < grace_ms:
+                return "waiting"
+        if job.status is Status.PENDING:
+            self.requeue(job)
+            return "requeued"
+        return self.end_dead_claim(job, cause, now)
+
+    def revoke(self, job_id: str, now: int, *, grace_ms: int) -> str:
+        job = self.state.jobs.get(job_id)
+        if (
+            job is None
+            or job.status is not Status.PROCESSING
+            or job.execute_until is None
+            or job.execute_until + grace_ms > now
+        ):
+            return "kept"
+        job.fence += 1
+        if job.cancel_requested:
+            self.verdict(job, Status.CANCELLED, now, error_code="cancelled")
+        else:
+            self.verdict(job, Status.FAILED, now, error_code="execution_timeout")
+        self.state.changes.append(("cancel", job_id))
+        return "revoked"
+
+    def promote(self, now: int, limit: int = 1_000) -> int:
+        state, count = self.state, 0
+        due = sorted((at, job_id) for job_id, at in state.delayed.items() if at <= now)[:limit]
+        if state.paused_until is not None and state.paused_until <= now:
+            self.resume()
+        for _, job_id in due:
+            del state.delayed[job_id]
+            job = state.jobs.get(job_id)
+            if job is None or job.status is not Status.PENDING:
+                continue
+            if job.return_to == "back":
+                self.put_back(job)
+            else:
+                if job.return_to == "tail":
+                    state.seq += 1
+                    job.seq = state.seq
+                self.enter(job, at_tail=job.return_to == "tail")
+            job.return_to = ""
+            self.changed(job_id)
+            count += 1
+        return count
+
+    def redrive(self, job_id: str, generation: int, now: int) -> tuple[str, ...]:
+        job, state = self.state.jobs.get(job_id), self.state
+        if job is None:
+            return ("missing",)
+        if job.generation == generation + 1:
+            return ("redriven",)
+        if job.generation != generation or job.status is not Status.FAILED or job_id not in state.deadletter:
+            return "over", job.status
+        state.deadletter.remove(job_id)
+        state.seq += 1
+        state.jobs[job_id] = job = Job(
+            job_id,
+            state.seq,
+            job.created_at,
+            job.fields,
+            job.priority,
+            None,
+            job.deadline,
+            job.ordering_key,
+            generation=generation + 1,
+            fence=job.fence + 1,
+            last_exit=job.last_exit,
+            queue_wait_ms=job.queue_wait_ms,
+        )
+        self.admit_in_order(job, now)
+        self.changed(job_id)
+        return ("redriven",)
+
+    def sweep(self, job_id: str) -> str:
+        job = self.state.jobs.get(job_id)
+        if job is not None and not job.terminal:
+            return "kept"
+        self.leave(job_id, job)
+        return "swept"
+
+    def reconcile(self, job_id: str, now: int, *, grace_ms: int = 30_000) -> str:
+        job, state = self.state.jobs.get(job_id), self.state
+        holder = state.ordering.get(job.ordering_key) if job else None
+        queued_behind = (
+            job is not None and holder not in {None, job_id} and job_id in state.ordered.get(job.ordering_key, [])
+        )
+        first = state.jobs.get(holder) if holder and queued_behind else None
+        standing = [*state.processing, *state.pending, *state.paused, *state.delayed]
+        if job is None or job.terminal or job_id in standing or (first is not None and not first.terminal):
+            _ = state.missing.pop(job_id, None)
+            return "ok"
+        if self.lease_is_live(job, now):
+            return "live"
+        if now - state.missing.setdefault(job_id, now) < grace_ms:
+            return "waiting"
+        if job.status is Status.PROCESSING:
+            return self.end_dead_claim(job, "lost from the queue", now)
+        self.leave(job_id, job)
+        if holder not in {None, job_id} and not queued_behind:
+            self.admit_in_order(job, now)
+        else:
+            if job.ordering_key:
+                state.ordering[job.ordering_key] = job_id
+            self.put_back(job)
+        self.changed(job_id)
+        return "requeued"
+
+    def pause(self, reason: str, until: int | None) -> None:
+        state = self.state
+        if reason == "breaker":
+            state.breaker = 0
+        if state.pause_reason == "operator" and reason != "operator":
+            return
+        state.pause_reason, state.paused_until = reason, until
+        state.paused[:] = [*state.pending, *state.paused]
+        state.pending.clear()
+
+    def resume(self) -> None:
+        state = self.state
+        state.pause_reason, state.paused_until, state.breaker = "", None, 0
+        state.pending.extend(state.paused)
+        state.paused.clear()
+
+    # -- time and looking ---------------------------------------------------------------------------------------
+
+    def forget_expired(self, now: int) -> None:
+        """What TTLs do: records go after their retention, foreign leases when they lapse."""
+        state = self.state
+        for job_id, until in list(state.foreign_leases.items()):
+            if until <= now:
+                del state.foreign_leases[job_id]
+        for job_id, job in list(state.jobs.items()):
+            if job.retain_until is not None and job.retain_until <= now:
+                del state.jobs[job_id]
+
+    def waiting_due(self, now: int) -> Iterator[str]:
+        """Waiting jobs past their deadline or their largest age; a delayed one has only its deadline."""
+        for job_id, job in list(self.state.jobs.items()):
+            if job.status is Status.PENDING and (
+                (job.deadline is not None and job.deadline <= now)
+                or (job_id not in self.state.delayed and job.created_at + self.limits.pending_max_age_ms <= now)
+            ):
+                yield job_id
+
+    def entries(self) -> Iterable[tuple[str, str]]:
+        """(id, state) of the two lists that a scaler counts."""
+        return [
+            *((one, "processing") for one in dict.fromkeys(self.state.processing)),
+            *((one, "pending") for one in self.state.pending),
+        ]
