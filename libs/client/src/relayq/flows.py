@@ -1,0 +1,168 @@
+"""Every call of the public interface as a flow, from arguments to typed answer."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from datetime import datetime
+from typing import Any, Final, TypeAlias, TypedDict
+from urllib.parse import quote
+
+from queuecore.clock import monotonic
+from relayq.download import Download
+from relayq.errors import NotFound, UnexpectedAnswer, WaitTimeout
+from relayq.exchange import Exchange, Flow, Patience, Pause, accepted, exchanged, retry_after_seconds
+from relayq.job import Job, JobPage, Model, ResultFacts, job_of
+from relayq.upload import AsyncSource, Progress, Upload, multipart
+
+POLL_SECONDS: Final = 30
+NOT_MODIFIED: Final = 304
+Moment: TypeAlias = datetime | str
+
+
+class SubmitOptions(TypedDict, total=False):
+    """What may go with a file. ``None`` is the same as leaving it out."""
+
+    model: str | None  # the service type's only or default model otherwise
+    operation: str | None
+    params: Mapping[str, Any] | None  # passed on to the inference server
+    priority: bool | str | None
+    not_before: Moment | None
+    deadline: Moment | None
+    ordering_key: str | None  # jobs of one key run one after the other
+    callback_url: str | None
+    idempotency_key: str | None  # a repeat with the same key gives the same job
+    filename: str | None
+    content_type: str | None
+    progress: Progress | None  # called with (sent bytes, size) as the file goes out
+
+
+def submit(file: AsyncSource, service_type: str, patience: Patience, options: SubmitOptions) -> Flow[Job]:
+    """``POST /jobs/{service_type}``."""
+    upload = Upload.of(file, filename=options.get("filename"), content_type=options.get("content_type"))
+    priority, params, key = options.get("priority"), options.get("params"), options.get("idempotency_key")
+    named = {
+        "model": options.get("model"),
+        "operation": options.get("operation"),
+        "params": json.dumps(dict(params), ensure_ascii=False, allow_nan=False) if params else None,
+        "priority": str(priority).lower() if isinstance(priority, bool) else priority,
+        "not_before": _moment("not_before", options.get("not_before")),
+        "deadline": _moment("deadline", options.get("deadline")),
+        "ordering_key": options.get("ordering_key"),
+        "callback_url": options.get("callback_url"),
+    }
+    fields = {name: value for name, value in named.items() if value is not None}
+    request = Exchange(
+        "POST",
+        f"/jobs/{quote(service_type, safe='')}",
+        headers={"idempotency-key": key} if key else {},
+        body=multipart(fields, upload, options.get("progress")),
+    )
+    reply = accepted((yield from exchanged(request, patience)))
+    return job_of(reply.json(), reply.headers.get("etag", ""))
+
+
+def status(job_id: str, service_type: str | None, patience: Patience) -> Flow[Job]:
+    """``GET /jobs/{service_type}/{id}``; without a service type, each one of the server's is asked."""
+    if service_type is not None:
+        reply = accepted((yield from exchanged(Exchange("GET", _path(job_id, service_type)), patience)))
+        return job_of(reply.json(), reply.headers.get("etag", ""))
+    missing: NotFound | None = None
+    for name in dict.fromkeys(model.service_type for model in (yield from models(patience))):
+        try:
+            return (yield from status(job_id, name, patience))
+        except NotFound as error:
+            missing = error
+    if missing is None:
+        raise UnexpectedAnswer("the server offers no model, so no service type to look for the job in")
+    raise missing
+
+
+def wait(job_id: str, service_type: str | None, timeout_seconds: float | None, patience: Patience) -> Flow[Job]:
+    """Long polls until a verdict.
+
+    Raises:
+        WaitTimeout: none within ``timeout_seconds``.
+    """
+    end = None if timeout_seconds is None else monotonic() + timeout_seconds
+    job = yield from status(job_id, service_type, patience)
+    path = _path(job.job_id, job.service_type)
+    while not job.terminal:
+        left = POLL_SECONDS if end is None else end - monotonic()
+        if left <= 0:
+            assert timeout_seconds is not None  # noqa: S101  only then there is an end
+            raise WaitTimeout(job, timeout_seconds)
+        hold = min(POLL_SECONDS, max(1, round(left)))
+        headers = {"if-none-match": job.etag} if job.etag else {}
+        poll = Exchange("GET", path, query={"wait": str(hold)}, headers=headers, hold_seconds=hold)
+        reply = accepted((yield from exchanged(poll, patience)), NOT_MODIFIED)
+        if reply.status == NOT_MODIFIED:
+            continue
+        changed = job_of(reply.json(), reply.headers.get("etag", ""))
+        if not changed.terminal and changed.etag == job.etag:  # a server without long polls
+            yield Pause(retry_after_seconds(reply.headers) or 1)
+        job = changed
+    return job
+
+
+def result(job_id: str, service_type: str | None, download: Download, patience: Patience) -> Flow[ResultFacts]:
+    """``GET …/result`` into ``download``, resumed after breaks and compared with the announced size and SHA-256."""
+    job = yield from status(job_id, service_type, patience)
+    path = f"{_path(job.job_id, job.service_type)}/result"
+    facts = job.result or ResultFacts()
+    resumed = download.received_bytes > 0
+    if resumed and facts.size is not None:
+        if not download.check(facts.size, facts.sha256):
+            return facts
+        if download.received_bytes >= facts.size:
+            download.restart()
+    while True:
+        _ = accepted((yield from exchanged(Exchange("GET", path, download=download), patience)))
+        wrong = download.check(facts.size, facts.sha256)
+        if not wrong:
+            return facts
+        if not resumed:
+            raise UnexpectedAnswer(f"the result of job {job.job_id} is damaged: {wrong}")
+        resumed = False  # what an earlier run left in the file did not belong to this result
+        download.restart()
+
+
+def cancel(job_id: str, service_type: str | None, patience: Patience) -> Flow[Job]:
+    """``DELETE /jobs/{service_type}/{id}``."""
+    if service_type is None:
+        service_type = (yield from status(job_id, None, patience)).service_type
+    reply = accepted((yield from exchanged(Exchange("DELETE", _path(job_id, service_type)), patience)))
+    return job_of(reply.json(), reply.headers.get("etag", ""))
+
+
+def jobs(query: Mapping[str, str], patience: Patience) -> Flow[JobPage]:
+    """One page of ``GET /jobs``."""
+    reply = accepted((yield from exchanged(Exchange("GET", "/jobs", query=query), patience)))
+    data = reply.json()
+    if not isinstance(data, dict) or not isinstance(data.get("jobs"), list):
+        raise UnexpectedAnswer("not a page of jobs")
+    return JobPage([job_of(item) for item in data["jobs"]], str(data.get("cursor") or ""))
+
+
+def models(patience: Patience) -> Flow[list[Model]]:
+    """``GET /models``."""
+    data = accepted((yield from exchanged(Exchange("GET", "/models"), patience))).json()
+    listed = data.get("models") if isinstance(data, dict) else None
+    if not isinstance(listed, list):
+        raise UnexpectedAnswer("not a list of models")
+    try:
+        return [Model(name=str(item["name"]), service_type=str(item["service_type"]), raw=item) for item in listed]
+    except (KeyError, TypeError) as error:
+        raise UnexpectedAnswer("a model without name or service_type") from error
+
+
+def _path(job_id: str, service_type: str) -> str:
+    return f"/jobs/{quote(service_type, safe='')}/{quote(job_id, safe='')}"
+
+
+def _moment(name: str, value: Moment | None) -> str | None:
+    if not isinstance(value, datetime):
+        return value
+    if value.tzinfo is None:
+        raise ValueError(f"{name}: a time needs an offset, such as datetime.now(UTC)")
+    return value.isoformat()
