@@ -40,7 +40,7 @@ def parse_header(name: str, head: bytes) -> Header:
     Raises:
         BlobCorrupt: the object is plain, cut, or of a version this release does not read.
     """
-    if not head.startswith(MAGIC):
+    if not head.startswith(MAGIC[: len(head)]):
         raise BlobCorrupt(name, "is not encrypted: encryption is configured and plain objects are refused")
     if len(head) < _FIXED_BYTES:
         raise BlobCorrupt(name, "is cut off within its encryption header")

@@ -83,7 +83,9 @@ class _Framer:
         view = memoryview(chunk)
         while view:
             if self._fill == self._size:
-                yield self.rest()
+                # released before the buffer may grow again
+                with memoryview(self._held) as held, held[: self._fill] as segment:
+                    yield segment
                 self._next()
             if not self._fill and len(view) > self._size:
                 # straight from the caller's bytes: large chunks are not copied

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import AsyncGenerator, AsyncIterator
-from contextlib import asynccontextmanager
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
 
 from queuecore.blobs import BlobEntry, BlobStore
 from queuecore.errors import BlobNotFound
@@ -22,14 +22,11 @@ class MemoryStore(BlobStore):
         self.objects[key] = content
         return len(content)
 
-    @asynccontextmanager
-    async def get(
+    def get(
         self, key: str, *, offset: int = 0, length: int | None = None
-    ) -> AsyncGenerator[AsyncIterator[bytes], None]:
-        """The bytes as they are at this moment; a later ``put`` changes nothing for this reader."""
-        content = self._content(key)
-        end = len(content) if length is None else min(len(content), offset + length)
-        yield self._pieces(content, offset, end)
+    ) -> AbstractAsyncContextManager[AsyncIterator[bytes]]:
+        """The bytes as they are on entering; a later ``put`` changes nothing for this reader."""
+        return self._reading(key, offset, length)
 
     async def size(self, key: str) -> int:
         """Length of the object."""
@@ -59,6 +56,12 @@ class MemoryStore(BlobStore):
         if key not in self.objects:
             raise BlobNotFound(key)
         return self.objects[key]
+
+    @asynccontextmanager
+    async def _reading(self, key: str, offset: int, length: int | None) -> AsyncGenerator[AsyncIterator[bytes], None]:
+        content = self._content(key)
+        end = len(content) if length is None else min(len(content), offset + length)
+        yield self._pieces(content, offset, end)
 
     async def _pieces(self, content: bytes, start: int, end: int) -> AsyncIterator[bytes]:
         for position in range(start, end, self._chunk_bytes):
