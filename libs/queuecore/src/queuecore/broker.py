@@ -161,6 +161,7 @@ class QueueCounts(NamedTuple):
     oldest_pending_ms: int | None = None  # age of the oldest waiting job, delayed ones apart
     paused_reason: str = ""  # "" | operator | breaker
     paused_until: int | None = None
+    oldest_outbox_ms: int | None = None  # age of the oldest verdict nobody has acknowledged
 
 
 class OutboxEvent(NamedTuple):

@@ -153,7 +153,7 @@ class ListBroker(RedisBroker):
 
     async def counts(self) -> QueueCounts:
         keys = self.keys
-        pending, processing, delayed, paused, dead, state, oldest, outbox = await self._link.pipeline(
+        pending, processing, delayed, paused, dead, state, oldest, outbox, verdict = await self._link.pipeline(
             [
                 ("LLEN", keys.pending),
                 ("LLEN", keys.processing),
@@ -163,6 +163,7 @@ class ListBroker(RedisBroker):
                 ("HMGET", keys.state, "ordered", "paused", "paused_until"),
                 ("ZRANGE", keys.waiting, 0, 0, "WITHSCORES"),
                 ("XLEN", keys.outbox),
+                ("XRANGE", keys.outbox, "-", "+", "COUNT", 1),
             ]
         )
         now = self._clock() if self._clock else await server_ms(self._link)
@@ -178,6 +179,7 @@ class ListBroker(RedisBroker):
             oldest_pending_ms=None if created is None else max(0, now - int(float(created))),
             paused_reason=state[1] or "",
             paused_until=int(state[2]) if state[2] else None,
+            oldest_outbox_ms=now - int(fields_of(verdict[0][1]).get("finished_at", now)) if verdict else None,
         )
 
     async def _held(self, limit: int) -> Sequence[str]:

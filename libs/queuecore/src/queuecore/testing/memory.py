@@ -313,6 +313,7 @@ class MemoryBroker(Broker):
             for job in state.jobs.values()
             if job.status is Status.PENDING and job.id not in state.delayed
         ]
+        unacknowledged = [*state.outbox, *self._unacknowledged.values()]
         return QueueCounts(
             pending=len(state.pending),
             processing=len(state.processing),
@@ -320,10 +321,11 @@ class MemoryBroker(Broker):
             paused=len(state.paused),
             ordered=sum(map(len, state.ordered.values())),
             deadletter=len(state.deadletter),
-            outbox=len(state.outbox) + len(self._unacknowledged),
+            outbox=len(unacknowledged),
             oldest_pending_ms=now - min(waiting) if waiting else None,
             paused_reason=state.pause_reason,
             paused_until=state.paused_until,
+            oldest_outbox_ms=max((now - event.finished_at for event in unacknowledged), default=None),
         )
 
     async def pause(self, *, reason: str = "operator", cooldown_ms: int | None = None) -> None:
