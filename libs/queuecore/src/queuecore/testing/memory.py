@@ -162,7 +162,11 @@ class MemoryBroker(Broker):
         loop = asyncio.get_running_loop()
         end = None if wait_seconds is None else loop.time() + wait_seconds
         while not self._interrupted:
-            current = [job.id for job in self.specification.state.jobs.values() if job.claim_id == claim_id]
+            current = [
+                job.id
+                for job in self.specification.state.jobs.values()
+                if job.claim_id == claim_id and job.status is Status.PROCESSING
+            ]
             job_id = current[0] if current else self.specification.pop()
             if job_id is not None:
                 word = self.specification.claim(
