@@ -24,9 +24,10 @@ class Event(StrEnum):
     CONNECTION_LOST = "connection.lost"
     CONNECTION_RESTORED = "connection.restored"
     DEATH_NOTICED = "death.noticed"
-    DEATHS_DOUBTED = "deaths.doubted"
+    DEATH_DOUBTED = "death.doubted"
     DRAIN_STARTED = "drain.started"
     GRACE_STARTED = "grace.started"
+    INFERENCE_AWAITED = "inference.awaited"
     INFERENCE_FAILED = "inference.failed"
     INFERENCE_READY = "inference.readied"
     JOB_CANCELLED = "job.cancelled"
@@ -51,6 +52,7 @@ class Event(StrEnum):
     NOTICE_PARKED = "notice.parked"
     OBJECT_SWEPT = "object.swept"
     PASS_FAILED = "pass.failed"  # noqa: S105  an event, not a password
+    PASS_RESTORED = "pass.restored"  # noqa: S105
     QUEUE_EMPTY = "queue.emptied"
     QUEUE_PAUSED = "queue.paused"
     QUEUE_PURGED = "queue.purged"
@@ -60,6 +62,7 @@ class Event(StrEnum):
     SERVICE_FAILED = "service.failed"
     SERVICE_STARTED = "service.started"
     SERVICE_STOPPED = "service.stopped"
+    VERDICT_DELAYED = "verdict.delayed"
     VERDICT_RELAYED = "verdict.relayed"
 
 
@@ -89,7 +92,7 @@ LABELS: Final[Mapping[str, str]] = {
     "method": "HTTP method",
     "model": "a key of models.yaml",
     "outcome": "how it ended; the values stand in the metric's text",
-    "pass": "reap, death, revoke, promote, expire, sweep, reconcile, outbox, store or depth",
+    "pass": "reap, death, revoke, promote, expire, sweep, reconcile, depth or store",
     "reason": "code of the problem document",
     "route": "the route's template, never the path that was asked for",
     "service": "gateway, relay or reaper",
@@ -192,7 +195,7 @@ METRICS: Final[tuple[Metric, ...]] = (
     # -- queues, observed by the reaper
     Metric(
         "relayq_queue_jobs", "gauge", ("model", "state"),
-        "Jobs by state: what the depth above does not show. Use max(), not sum().", "reaper",
+        "Jobs by state, those included that KEDA does not see; dead letters and undelivered verdicts too. Use max().", "reaper",
     ),
     Metric(
         "relayq_oldest_pending_age_seconds", "gauge", ("model",),
@@ -200,12 +203,8 @@ METRICS: Final[tuple[Metric, ...]] = (
     ),
     Metric("relayq_queue_paused", "gauge", ("model",), "1 while an operator or the breaker pauses it.", "reaper"),
     Metric(
-        "relayq_deadletters_total", "counter", ("model",), "Jobs given up after too many deaths, by this reaper.",
-        "reaper",
-    ),
-    Metric(
         "relayq_outbox_age_seconds", "gauge", ("model",),
-        "How long verdicts have been waiting without one being taken: 0 when none waits. Use max().", "reaper",
+        "Age of the oldest verdict that no gateway has taken; 0 when none waits. Use max().", "reaper",
     ),
     Metric(
         "relayq_death_notices_total", "counter", ("model", "outcome"),
