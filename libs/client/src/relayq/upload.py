@@ -5,6 +5,7 @@ from __future__ import annotations
 import mimetypes
 import os
 import secrets
+import unicodedata
 from collections.abc import (
     AsyncGenerator,
     AsyncIterable,
@@ -24,7 +25,7 @@ import anyio.to_thread
 CHUNK_BYTES: Final = 256 * 1024
 OCTETS: Final = "application/octet-stream"
 
-Source: TypeAlias = str | os.PathLike[str] | bytes | BinaryIO | Iterable[bytes]
+Source: TypeAlias = str | os.PathLike[str] | bytes | bytearray | memoryview | BinaryIO | Iterable[bytes]
 AsyncSource: TypeAlias = Source | AsyncIterable[bytes]
 Progress: TypeAlias = Callable[[int, int | None], None]
 
@@ -44,6 +45,7 @@ class Upload:
 
         Raises:
             OSError: the path cannot be read.
+            ValueError: ``content_type`` is not one.
         """
         name, size = filename or "file", None
         if isinstance(source, str | os.PathLike):
@@ -53,10 +55,13 @@ class Upload:
                 if not path.is_file():  # a pipe has no size
                     size = None
             name = filename or path.name
-        elif isinstance(source, bytes):
+        elif isinstance(source, bytes | bytearray | memoryview):
+            source = bytes(source)
             size = len(source)
-        guessed = content_type or mimetypes.guess_type(name)[0] or OCTETS
-        return cls(source, name, guessed, size)
+        media_type = content_type or mimetypes.guess_type(name)[0] or OCTETS
+        if not media_type.isascii() or not media_type.isprintable():
+            raise ValueError(f"content_type: {media_type!r} is not a media type such as audio/wav")
+        return cls(source, name, media_type, size)
 
     def chunks(self) -> Iterator[bytes]:
         """The bytes, in chunks of bounded size as far as we read them ourselves."""
@@ -154,5 +159,5 @@ def json_body(value: bytes) -> Body:
 
 
 def _escaped(text: str) -> str:
-    """As browsers do (WHATWG): these three could end the quoted string or the header line."""
-    return text.replace('"', "%22").replace("\r", "%0D").replace("\n", "%0A")
+    """Inside a quoted string (RFC 9110), as the gateway reads it; control characters could end the header line."""
+    return "".join("" if unicodedata.category(c) == "Cc" else f"\\{c}" if c in '"\\' else c for c in text)
