@@ -226,7 +226,11 @@ class Broker(ABC):
     async def jobs(
         self, *, status: Status | None = None, tenant: str | None = None, limit: int = 50, cursor: str = ""
     ) -> JobPage:
-        """This queue's jobs, newest first. ``cursor`` is stable under new submissions."""
+        """This queue's jobs, newest first. ``cursor`` is stable under new submissions.
+
+        A cursor is `<created_at>:<id>` of the last job looked at, so it is a place in every queue's list. A page may
+        end early, with a cursor, when the filters leave little.
+        """
 
     # -- the owner of a claim -----------------------------------------------------------------------------------
 
@@ -401,6 +405,10 @@ class Server(ABC):
     @abstractmethod
     async def ping(self) -> None:
         """Answer or raise ``BrokerUnavailable``."""
+
+    @abstractmethod
+    async def now_ms(self) -> int:
+        """The server's clock, epoch milliseconds: what every time in a record was read from (G10)."""
 
     @abstractmethod
     async def facts(self) -> ServerFacts:

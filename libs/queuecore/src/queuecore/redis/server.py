@@ -25,6 +25,9 @@ class RedisServer(Server):
     async def ping(self) -> None:
         _ = await self._link.call("PING", reply_seconds=5)
 
+    async def now_ms(self) -> int:
+        return await server_ms(self._link)
+
     async def facts(self) -> ServerFacts:
         info = parse_info(await self._link.call("INFO"))
         policy, fsync = info.get("maxmemory_policy", ""), ""

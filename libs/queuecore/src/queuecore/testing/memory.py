@@ -441,6 +441,9 @@ class MemoryServer(Server):
     async def ping(self) -> None:
         return
 
+    async def now_ms(self) -> int:
+        return self._queue.clock()
+
     async def facts(self) -> ServerFacts:
         return self.known
 
