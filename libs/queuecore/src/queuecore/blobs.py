@@ -62,6 +62,13 @@ class BlobStore(ABC):
     async def abort_unfinished(self, *, older_than_seconds: float) -> int:
         """Remove what killed writers left (multipart uploads, temporary files), seen this old; how many."""
 
+    async def connect(self) -> None:  # noqa: B027  a store with nothing to load has nothing to do
+        """Load the client and its credentials now rather than in the first call.
+
+        Raises:
+            BlobUnavailable: they do not make a client; a later call tries again.
+        """
+
     @abstractmethod
     async def check(self) -> None:
         """Put, get and delete a probe object.

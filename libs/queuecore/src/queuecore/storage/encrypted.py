@@ -75,6 +75,10 @@ class EncryptedStore(BlobStore):
         """Remove what killed writers left."""
         return await self._inner.abort_unfinished(older_than_seconds=older_than_seconds)
 
+    async def connect(self) -> None:
+        """Connect the store below."""
+        await self._inner.connect()
+
     async def check(self) -> None:
         """Check the store below."""
         await self._inner.check()
