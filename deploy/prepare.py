@@ -1,0 +1,80 @@
+"""Write what compose.yaml needs and git does not hold: .env with random secrets, and the admin token.
+
+Nothing that is set is ever changed, so it may run before every start:  python3 deploy/prepare.py [--env-file F] [--secrets DIR]
+"""
+
+from __future__ import annotations
+
+import argparse
+import base64
+import os
+import re
+import secrets
+from collections.abc import Callable
+from pathlib import Path
+from typing import Final
+
+ROOT: Final = Path(__file__).resolve().parent.parent
+
+
+def _password() -> str:
+    return secrets.token_urlsafe(24)
+
+
+GENERATED: Final[dict[str, Callable[[], str]]] = {
+    "VALKEY_GATEWAY_PASSWORD": _password,
+    "VALKEY_RELAY_PASSWORD": _password,
+    "VALKEY_REAPER_PASSWORD": _password,
+    "VALKEY_OPERATOR_PASSWORD": _password,
+    "S3_ACCESS_KEY": lambda: secrets.token_hex(10),
+    "S3_SECRET_KEY": _password,
+    "GRAFANA_PASSWORD": _password,
+    "ENCRYPTION_KEYS": lambda: f"k1:{base64.b64encode(secrets.token_bytes(32)).decode()}",
+}
+
+
+def fill(text: str) -> str:
+    """The env file with every empty or missing secret filled in; all else stays byte for byte."""
+    for name, make in GENERATED.items():
+        empty = re.compile(rf"^{name}=[ \t]*$", re.MULTILINE)
+        if empty.search(text):
+            text = empty.sub(f"{name}={make()}", text, count=1)
+        elif not re.search(rf"^{name}=", text, re.MULTILINE):
+            text = f"{text.rstrip()}\n{name}={make()}\n"
+    return text
+
+
+def prepare(env_file: Path, secrets_dir: Path) -> None:
+    """Bring both up to date."""
+    before = env_file.read_text("utf-8") if env_file.exists() else ""
+    after = fill(before or (ROOT / ".env.example").read_text("utf-8"))
+    if after != before:
+        _write(env_file, after, 0o600)
+    secrets_dir.mkdir(mode=0o700, parents=True, exist_ok=True)
+    token = secrets_dir / "admin-token"
+    if not token.exists():
+        # The directory keeps other users of this machine out; the gateway's user in the container must read the file.
+        _write(token, secrets.token_urlsafe(32) + "\n", 0o644)
+
+
+def _write(path: Path, text: str, mode: int) -> None:
+    """Whole or not at all, and never readable by more than ``mode`` says."""
+    partial = path.with_name(path.name + ".part")
+    partial.unlink(missing_ok=True)
+    with os.fdopen(os.open(partial, os.O_WRONLY | os.O_CREAT | os.O_EXCL, mode), "w", encoding="utf-8") as file:
+        _ = file.write(text)
+    partial.chmod(mode)
+    _ = partial.replace(path)
+
+
+def main() -> None:
+    """Read the two paths and prepare them."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    _ = parser.add_argument("--env-file", type=Path, default=ROOT / ".env")
+    _ = parser.add_argument("--secrets", type=Path, default=ROOT / "deploy" / "secrets")
+    arguments = parser.parse_args()
+    prepare(arguments.env_file, arguments.secrets)
+
+
+if __name__ == "__main__":
+    main()
