@@ -52,7 +52,7 @@ class Event(StrEnum):
     NOTICE_PARKED = "notice.parked"
     OBJECT_SWEPT = "object.swept"
     PASS_FAILED = "pass.failed"  # noqa: S105  an event, not a password
-    PASS_RESTORED = "pass.restored"  # noqa: S105
+    PASS_RESTORED = "pass.restored"  # noqa: S105  an event, not a password
     QUEUE_EMPTY = "queue.emptied"
     QUEUE_PAUSED = "queue.paused"
     QUEUE_PURGED = "queue.purged"
@@ -195,7 +195,8 @@ METRICS: Final[tuple[Metric, ...]] = (
     # -- queues, observed by the reaper
     Metric(
         "relayq_queue_jobs", "gauge", ("model", "state"),
-        "Jobs by state, those included that KEDA does not see; dead letters and undelivered verdicts too. Use max().", "reaper",
+        "Jobs by state, those included that KEDA does not see; dead letters and undelivered verdicts too. Use max().",
+        "reaper",
     ),
     Metric(
         "relayq_oldest_pending_age_seconds", "gauge", ("model",),
