@@ -1,0 +1,1 @@
+"""The HTTP edge of relayq: takes files, gives status and results, and lets an operator in."""

@@ -1,0 +1,133 @@
+"""The composition root: which parts there are and how they hold together. Nothing here is on any other path."""
+
+from __future__ import annotations
+
+import logging
+import os
+import socket
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+from starlette.applications import Starlette
+from starlette.routing import Route
+from starlette.types import ASGIApp
+
+from gateway.admin import Admin, Guard, read_token
+from gateway.auth import authenticator
+from gateway.edge import Edge
+from gateway.frame import Frame
+from gateway.health import Health, facts_of, policy_problem
+from gateway.outbox import Outbox
+from gateway.problems import HANDLERS
+from gateway.rates import Rates
+from gateway.routes import ROUTES
+from gateway.seed_completions import SeedCompletions
+from gateway.settings import GatewaySettings
+from gateway.tasks import Tasks
+from gateway.waiters import Waiters
+from queuecore.blobs import BlobStore
+from queuecore.broker import Broker, Server, Signals
+from queuecore.config import Config, ModelConfig
+from queuecore.errors import BrokerError, ConfigurationError
+from queuecore.telemetry.names import Event
+
+_log = logging.getLogger(__name__)
+
+
+class Queue(Protocol):
+    """What ``queuecore.redis.open_redis`` gives, and the in-memory queue of the tests."""
+
+    @property
+    def server(self) -> Server:
+        """The queue's server as a whole."""
+        ...
+
+    @property
+    def signals(self) -> Signals:
+        """Wake-ups."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class Gateway:
+    """One gateway, ready to be served."""
+
+    public: ASGIApp
+    admin: ASGIApp
+    edge: Edge
+    tasks: Tasks
+    server: Server
+
+
+def build(
+    settings: GatewaySettings, config: Config, queue: Queue, brokers: Mapping[str, Broker], store: BlobStore
+) -> Gateway:
+    """Put a gateway together and start its background tasks.
+
+    Raises:
+        ConfigurationError: what is asked for is not there.
+    """
+    token = read_token(settings.admin_token_file)
+    authenticate = authenticator(settings)
+    tasks = Tasks()
+    rates = {name: Rates() for name in brokers}
+    waiters = Waiters(settings.max_waiters)
+    health = Health(queue.server, store, tasks.ages)
+    edge = Edge(settings, config, brokers, store, waiters, health, authenticate, rates)
+    public = Starlette(routes=ROUTES, exception_handlers=dict(HANDLERS))
+    public.router.redirect_slashes = False
+    public.state.edge = edge
+    admin = Admin(edge, queue.server, rates).application()
+    tasks.start("wake-ups", lambda beat: waiters.listen(queue.signals, beat))
+    tasks.start("readiness", health.watch)
+    consumer = f"{socket.gethostname()}:{settings.port or os.getpid()}"
+    for name, broker in brokers.items():
+        tasks.start(f"outbox {name}", Outbox(broker, queue.server, consumer, rates[name]).consume)
+        if settings.accept_seed_completions:
+            seed = SeedCompletions(broker, store)
+            tasks.start(f"seed completions {name}", lambda beat, seed=seed: seed.consume(queue.signals, beat))
+    return Gateway(
+        public=Frame(public, _templates(ROUTES)),
+        admin=Guard(admin, token),
+        edge=edge,
+        tasks=tasks,
+        server=queue.server,
+    )
+
+
+def _templates(routes: Sequence[Route]) -> dict[Callable[..., Any], str]:
+    return {route.endpoint: route.path for route in routes}
+
+
+async def check_server(server: Server) -> None:
+    """Refuse a Redis that would throw jobs away. One that does not answer yet is waited for by readiness.
+
+    Raises:
+        ConfigurationError
+    """
+    try:
+        facts = await facts_of(server)
+    except BrokerError as error:
+        _log.warning("Redis does not answer yet: %s", error, extra={"event": Event.CONNECTION_LOST})
+        return
+    if wrong := policy_problem(facts):
+        raise ConfigurationError(f"REDIS_URL: {wrong}")
+    if not facts.maxmemory_policy:
+        _log.warning(
+            "Redis does not tell its maxmemory-policy: see to it that it is noeviction",
+            extra={"event": Event.SERVICE_STARTED},
+        )
+
+
+def brokers_of(config: Config, make: Makes) -> dict[str, Broker]:
+    """A broker for each model."""
+    return {name: make(name, model) for name, model in config.models.items()}
+
+
+class Makes(Protocol):
+    """``RedisQueue.broker``."""
+
+    def __call__(self, model: str, config: ModelConfig, /) -> Broker:
+        """The broker of one model's queue."""
+        ...

@@ -1,0 +1,76 @@
+"""What the handlers work with: interfaces only. ``app.py`` puts them together; no handler ever sees an adapter."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import cast
+
+from starlette.requests import Request
+
+from gateway.auth import Authenticator
+from gateway.health import Health
+from gateway.problems import Refusal
+from gateway.rates import Rates
+from gateway.settings import GatewaySettings
+from gateway.waiters import Waiters
+from queuecore.blobs import BlobStore
+from queuecore.broker import Broker
+from queuecore.config import Config
+from queuecore.errors import JobExpired, JobNotFound
+from queuecore.job import JobRecord
+from queuecore.names import is_job_id
+
+
+@dataclass(frozen=True, slots=True)
+class Edge:
+    """One gateway's parts."""
+
+    settings: GatewaySettings
+    config: Config
+    brokers: Mapping[str, Broker]
+    store: BlobStore
+    waiters: Waiters
+    health: Health
+    authenticate: Authenticator
+    rates: Mapping[str, Rates]
+
+    async def find(self, tenant: str, service_type: str, job_id: str) -> JobRecord:
+        """The tenant's job of this service type.
+
+        Raises:
+            JobNotFound: there is none, or it is another tenant's: nobody learns which.
+            JobExpired: its retention is over.
+        """
+        if not is_job_id(job_id):
+            raise JobNotFound(job_id)
+        try:
+            record = await self._reader.get(job_id)
+        except JobExpired as error:
+            if (error.tombstone.get("tenant", ""), error.tombstone.get("service_type", "")) != (tenant, service_type):
+                raise JobNotFound(job_id) from error
+            raise
+        if (record.tenant, record.service_type) != (tenant, service_type):
+            raise JobNotFound(job_id)
+        return record
+
+    def broker_of(self, record: JobRecord) -> Broker:
+        """The broker of a job's queue.
+
+        Raises:
+            Refusal: its model is not in models.yaml (any more).
+        """
+        broker = self.brokers.get(record.model)
+        if broker is None:
+            raise Refusal(409, "model_not_configured", f"the model {record.model!r} is not configured here any more")
+        return broker
+
+    @property
+    def _reader(self) -> Broker:
+        """Any broker reads the record of any job."""
+        return next(iter(self.brokers.values()))
+
+
+def edge_of(request: Request) -> Edge:
+    """The parts of the application that serves this request."""
+    return cast("Edge", request.app.state.edge)

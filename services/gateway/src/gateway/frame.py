@@ -1,0 +1,121 @@
+"""Around every request: what is measured, and what becomes of a connection whose request was not read to its end.
+
+A client that is told 413 while it still sends must be able to read that: the answer goes out at once, with
+``Connection: close``, then what still comes is thrown away for a moment, then the connection closes. Without the
+moment the kernel answers the rest with a reset, and many clients never see the answer.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Mapping
+from typing import Any, Final
+
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
+from gateway.problems import CONTENT_TYPE, document
+from queuecore.clock import monotonic
+from queuecore.telemetry import metrics
+
+LINGER_SECONDS: Final = 2.0
+LINGER_BYTES: Final = 4_194_304
+_WITHOUT_BODY: Final = frozenset({"GET", "HEAD", "OPTIONS"})
+
+
+class Frame:
+    """ASGI middleware; the outermost."""
+
+    def __init__(self, app: ASGIApp, templates: Mapping[Callable[..., Any], str]) -> None:
+        """``templates``: the route's template of each endpoint; a path that was asked for is never a label."""
+        self._app = app
+        self._templates = templates
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Serve one request."""
+        if scope["type"] != "http":
+            await self._app(scope, receive, send)
+            return
+        begun = monotonic()
+        exchange = _Exchange(scope, receive, send)
+        try:
+            await self._app(scope, exchange.receive, exchange.send)
+        except asyncio.CancelledError:
+            # The process stops and this request had its time.
+            await exchange.give_up()
+            raise
+        finally:
+            endpoint = scope.get("endpoint")
+            route = self._templates.get(endpoint, "other") if endpoint else "none"
+            metrics.HTTP_REQUESTS.labels(scope["method"], route, str(exchange.status)).inc()
+            metrics.HTTP_REQUEST_SECONDS.labels(scope["method"], route).observe(monotonic() - begun)
+
+
+class _Exchange:
+    def __init__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        self._receive = receive
+        self._send = send
+        self._asked = False
+        self._expects = False
+        self._unread = scope["method"] not in _WITHOUT_BODY and self._announces_body(scope)
+        self._lingers = False
+        self._gone = False
+        self.status = 0
+
+    def _announces_body(self, scope: Scope) -> bool:
+        announced = False
+        for name, value in scope["headers"]:
+            if name == b"content-length":
+                announced = announced or value != b"0"
+            elif name == b"transfer-encoding":
+                announced = True
+            elif name == b"expect":
+                self._expects = True
+        return announced
+
+    async def receive(self) -> Message:
+        self._asked = True
+        message = await self._receive()
+        if message["type"] == "http.disconnect":
+            self._gone = True
+            self._unread = False
+        elif not message.get("more_body", False):
+            self._unread = False
+        return message
+
+    async def send(self, message: Message) -> None:
+        if message["type"] == "http.response.start":
+            self.status = message["status"]
+            if self._unread:
+                message = {**message, "headers": [*message["headers"], (b"connection", b"close")]}
+                # A client that waits for 100 Continue sends nothing that could be thrown away.
+                self._lingers = self._asked or not self._expects
+        elif self._lingers and not message.get("more_body", False):
+            self._lingers = False
+            await self._send({**message, "more_body": True})
+            await self._throw_away()
+            message = {"type": "http.response.body", "body": b""}
+        await self._send(message)
+
+    async def _throw_away(self) -> None:
+        thrown = 0
+        try:
+            async with asyncio.timeout(LINGER_SECONDS):
+                while self._unread and thrown < LINGER_BYTES:
+                    thrown += len((await self.receive()).get("body", b""))
+        except TimeoutError:
+            return
+
+    async def give_up(self) -> None:
+        """Answer 503 if nothing was answered yet."""
+        if self.status or self._gone:
+            return
+        body = document(503, "shutting_down", "the gateway stops; send the request again")
+        headers = [
+            (b"content-type", CONTENT_TYPE.encode()),
+            (b"content-length", str(len(body)).encode()),
+            (b"retry-after", b"1"),
+            (b"connection", b"close"),
+        ]
+        self.status = 503
+        await self._send({"type": "http.response.start", "status": 503, "headers": headers})
+        await self._send({"type": "http.response.body", "body": body})

@@ -1,0 +1,1 @@
+"""One module a group of routes. Handlers see ``gateway.edge.Edge`` and never an adapter."""

@@ -1,0 +1,191 @@
+"""``POST /jobs/{service_type}``."""
+
+from __future__ import annotations
+
+import logging
+from contextlib import aclosing
+from typing import Final
+
+from starlette.requests import Request
+from starlette.responses import Response
+
+from gateway.documents import etag_of, path_of, status_document
+from gateway.edge import Edge, edge_of
+from gateway.handlers.answers import json_answer
+from gateway.problems import Refusal
+from gateway.requests import Options, traceparent
+from gateway.uploads import Accepted, Disconnected, Head, Intake, Limits
+from queuecore import clock
+from queuecore.blobs import BlobStore
+from queuecore.broker import Broker, NewJob, Submitted
+from queuecore.errors import BlobError, BrokerError, BrokerUnavailable, OutcomeUnknown, QueueCoreError, QueueFull
+from queuecore.job import JobRecord, input_key, record_from_fields
+from queuecore.names import new_job_id
+from queuecore.telemetry import metrics
+from queuecore.telemetry.names import Event
+
+_log = logging.getLogger(__name__)
+
+SUBMIT_PAUSES_SECONDS: Final = (0.05, 0.1, 0.2, 0.4, 0.8)
+EARLY_ADMISSION_BYTES: Final = 1_048_576
+
+
+async def submit(request: Request) -> Response:
+    """Stream the body to the store, then submit the job."""
+    edge = edge_of(request)
+    try:
+        return await _submit(edge, request)
+    except Disconnected:
+        _log.info("the client went away before its upload was whole", extra={"event": Event.REQUEST_REFUSED})
+        metrics.SUBMISSIONS_REFUSED.labels("client_disconnected").inc()
+        return Response(status_code=400)  # nobody is there to read it
+    except Refusal as refusal:
+        metrics.SUBMISSIONS_REFUSED.labels(refusal.code).inc()
+        raise
+    except QueueCoreError as error:
+        metrics.SUBMISSIONS_REFUSED.labels(error.code).inc()
+        raise
+
+
+async def _submit(edge: Edge, request: Request) -> Response:
+    tenant = edge.authenticate(request.headers)
+    if "idempotency-key" in request.headers:
+        # To take the key and not keep its promise would be worse.
+        raise Refusal(400, "not_supported", "Idempotency-Key is not supported yet; send the request without it")
+    options = Options(
+        edge.config, request.path_params["service_type"], priority_field=bool(edge.settings.priority_header)
+    )
+    options.add_query(request.scope["query_string"])
+    head = _head(edge, request)
+    intake = Intake(request.receive, head, options, _limits(edge))
+    await _admit(edge, options, head)
+    job_id = new_job_id()
+    key = input_key(job_id)
+    async with aclosing(intake.source()) as source:
+        _ = await edge.store.put(key, source)
+    accepted = intake.accepted
+    if accepted is None:
+        raise RuntimeError("the store did not read the upload to its end")
+    model = accepted.submission.model
+    fields = _fields(accepted, tenant, key) | {"traceparent": traceparent(request.headers.get("traceparent"))}
+    record = await _record(edge, job_id, accepted, fields)
+    metrics.JOBS_SUBMITTED.labels(model).inc()
+    edge.rates[model].submitted.tick()
+    metrics.UPLOAD_BYTES.labels(model).inc(accepted.size)
+    _log.info(
+        "job submitted",
+        extra={"event": Event.JOB_SUBMITTED, "job_id": job_id, "model": model, "input_bytes": accepted.size},
+    )
+    document = status_document(record)
+    return json_answer(202, document, {"location": path_of(record), "etag": etag_of(document)})
+
+
+def _head(edge: Edge, request: Request) -> Head:
+    headers = request.headers
+    types = headers.getlist("content-type")
+    if len(types) > 1:
+        raise Refusal(400, "invalid_request", "Content-Type: given twice")
+    length = headers.get("content-length", "")
+    priority = edge.settings.priority_header
+    return Head(
+        content_type=types[0] if types else None,
+        content_length=int(length) if length.isascii() and length.isdigit() else None,
+        disposition=headers.get("content-disposition"),
+        priority_header=bool(priority) and priority in headers,
+    )
+
+
+def _limits(edge: Edge) -> Limits:
+    settings = edge.settings
+    return Limits(settings.max_upload_bytes, settings.max_json_bytes, settings.upload_idle_seconds)
+
+
+async def _admit(edge: Edge, options: Options, head: Head) -> None:
+    """Refuse a large body for a full queue before it is sent; ``submit`` itself decides for all others.
+
+    Raises:
+        QueueFull
+    """
+    if head.content_length is not None and head.content_length < EARLY_ADMISSION_BYTES:
+        return
+    name = options.only_model()
+    if name is None:
+        return
+    counts = await edge.brokers[name].counts()
+    limit = edge.brokers[name].limits.max_pending
+    if counts.pending + counts.delayed + counts.paused + counts.ordered >= limit:
+        raise QueueFull(name, limit)
+
+
+def _fields(accepted: Accepted, tenant: str, key: str) -> dict[str, str]:
+    submission = accepted.submission
+    return {
+        "tenant": tenant,
+        "service_type": submission.service_type,
+        "operation": submission.operation_name,
+        "request": submission.operation.request,
+        "inference_url": submission.operation.url,
+        "input_key": key,
+        "input_size": str(accepted.size),
+        "input_sha256": accepted.sha256,
+        "input_filename": accepted.filename,
+        "input_content_type": accepted.content_type,
+        "params": submission.params,
+        "callback_url": submission.callback_url,
+    }
+
+
+async def _record(edge: Edge, job_id: str, accepted: Accepted, fields: dict[str, str]) -> JobRecord:
+    submission = accepted.submission
+    broker = edge.brokers[submission.model]
+    job = NewJob(
+        id=job_id,
+        fields=fields,
+        priority=submission.priority,
+        not_before=submission.not_before,
+        deadline=submission.deadline,
+        ordering_key=submission.ordering_key,
+    )
+    try:
+        submitted = await submit_surely(broker, job)
+    except OutcomeUnknown:
+        raise  # the job may be there and needs its input; if it is not, the sweeper finds the object
+    except QueueCoreError:
+        await _delete(edge.store, fields["input_key"])
+        raise
+    try:
+        return await broker.get(job_id)
+    except BrokerError:
+        # The job is accepted: say so, with what is known here. Its id tells when it was made.
+        known = fields | {"id": job_id, "model": submission.model, "priority": submission.priority}
+        created_at = str(int(job_id.replace("-", "")[:12], 16))
+        return record_from_fields(known | {"status": submitted.status, "created_at": created_at})
+
+
+async def submit_surely(broker: Broker, job: NewJob) -> Submitted:
+    """Submit, repeating what did not run or may have run: a repeat of the same id has no second effect (G11).
+
+    Raises:
+        OutcomeUnknown: it may have run.
+        BrokerUnavailable, QueueFull: it did not run.
+    """
+    unknown: OutcomeUnknown | None = None
+    for pause_seconds in (*SUBMIT_PAUSES_SECONDS, None):
+        try:
+            return await broker.submit(job)
+        except OutcomeUnknown as error:
+            unknown = error
+        except BrokerUnavailable as error:
+            if pause_seconds is None:
+                raise unknown or error from error
+        if pause_seconds is not None:
+            await clock.sleep(pause_seconds)
+    assert unknown is not None  # noqa: S101  the last round returned, raised or met this
+    raise unknown
+
+
+async def _delete(store: BlobStore, key: str) -> None:
+    try:
+        await store.delete(key)
+    except BlobError as error:
+        _log.warning("a refused job's input stays for the sweeper: %s", error, extra={"event": Event.REQUEST_REFUSED})

@@ -1,0 +1,45 @@
+"""One listening port of ours: uvicorn inside a process that has other ports and its own signal handling."""
+
+from __future__ import annotations
+
+import contextlib
+import socket
+from collections.abc import Generator
+
+import uvicorn
+from starlette.types import ASGIApp
+
+from gateway.protocol import options
+from queuecore.errors import ConfigurationError
+
+
+class Listener(uvicorn.Server):
+    """Serves ``app`` on a socket that is bound at once, so that a port in use is said in words."""
+
+    def __init__(self, app: ASGIApp, host: str, port: int, *, what: str, drain_seconds: float) -> None:
+        """Bind.
+
+        Raises:
+            ConfigurationError: the address cannot be used.
+        """
+        super().__init__(uvicorn.Config(app, timeout_graceful_shutdown=max(1, round(drain_seconds)), **options()))
+        try:
+            family = socket.AF_INET6 if ":" in host else socket.AF_INET
+            self._socket = socket.create_server((host, port), family=family, backlog=2048)
+        except (OSError, OverflowError) as error:
+            raise ConfigurationError(f"cannot listen on {host}:{port} for {what}: {error}") from error
+        self._socket.setblocking(False)
+        self.port = int(self._socket.getsockname()[1])
+
+    @contextlib.contextmanager
+    def capture_signals(self) -> Generator[None, None, None]:
+        """Signals are the process's business."""
+        yield
+
+    async def listen(self) -> None:
+        """Serve until ``stop``, then drain."""
+        await self.serve(sockets=[self._socket])
+
+    def stop(self) -> None:
+        """Take no more connections; ``listen`` returns when the requests have ended or their time is over."""
+        self.should_exit = True

@@ -1,0 +1,269 @@
+"""A submission's options: the same names in a form, a JSON body or a query string, checked once, here.
+
+``Options`` collects fields in the order they come (the query string first, then the body's); ``Options.resolve`` makes
+the ``Submission``. Known names may be given once; an empty one counts as not given. Every other name becomes a param,
+in order, repeated or not; ``params`` itself is kept byte for byte when nothing stands beside it (``gateway.members``).
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from typing import Final, NamedTuple
+from urllib.parse import parse_qsl, urlsplit
+
+import msgspec
+
+from gateway import members
+from gateway.problems import Refusal
+from queuecore.clock import parse_rfc3339
+from queuecore.config import Config, ModelConfig, Operation
+from queuecore.names import TOKEN
+
+KNOWN: Final = (
+    "model", "operation", "callback_url", "priority", "not_before", "deadline", "ordering_key", "params",
+)  # fmt: skip
+RESERVED: Final = frozenset({"content_class", "dedup_key", "force"})
+LONGEST_URL: Final = 2048
+MOST_QUERY_FIELDS: Final = 100
+LATEST_MS: Final = 253_402_300_799_999  # the end of the year 9999
+_TRACEPARENT: Final = re.compile(r"(?!ff)[0-9a-f]{2}-(?!0{32})[0-9a-f]{32}-(?!0{16})[0-9a-f]{16}-[0-9a-f]{2}\Z")
+_URL_TEXT: Final = re.compile(r"[\x21-\x7e]+\Z")
+_TRUTH: Final = {"true": "true", "false": "false"}
+
+
+class Submission(NamedTuple):
+    """What a client wants done; everything is checked."""
+
+    service_type: str
+    model: str
+    config: ModelConfig
+    operation_name: str
+    operation: Operation
+    priority: str
+    not_before: int | None
+    deadline: int | None
+    ordering_key: str
+    callback_url: str
+    params: str
+
+
+class Options:
+    """The fields so far. ``service_type`` is the route's, known to exist."""
+
+    def __init__(self, config: Config, service_type: str, *, priority_field: bool) -> None:
+        if service_type not in config.service_types:
+            raise Refusal(
+                404,
+                "service_type_not_found",
+                f"no model serves {service_type!r}; service types: {', '.join(config.service_types)}",
+            )
+        self._config = config
+        self._service_type = service_type
+        self._priority_field = priority_field
+        self._known: dict[str, str] = {}
+        self._members: list[str] = []
+        self._only_params = True
+
+    def add_query(self, query: bytes) -> None:
+        """The query string's fields.
+
+        Raises:
+            Refusal: it cannot be read.
+        """
+        if not query:
+            return
+        try:
+            fields = parse_qsl(
+                query.decode("ascii"), keep_blank_values=True, max_num_fields=MOST_QUERY_FIELDS, errors="strict"
+            )
+        except ValueError as error:
+            raise _invalid(f"query string: at most {MOST_QUERY_FIELDS} fields, percent-encoded UTF-8") from error
+        for name, text in fields:
+            self.add_text(name, text)
+
+    def add_text(self, name: str, text: str) -> None:
+        """A text field.
+
+        Raises:
+            Refusal: a known name given twice, a reserved name, or ``params`` that is not a JSON object.
+        """
+        if name == "params":
+            if text:
+                self._add_params(text.encode())
+        elif name in KNOWN:
+            if text:
+                self._add_known(name, text)
+        else:
+            self._add_member(name, msgspec.Raw(msgspec.json.encode(text)))
+
+    def add_json(self, name: str, value: msgspec.Raw) -> None:
+        """A member of a JSON body, other than ``input``.
+
+        Raises:
+            Refusal: as above, or a known name whose value is not text.
+        """
+        raw = bytes(value)
+        if name == "params":
+            if raw != b"null":
+                self._add_params(raw)
+        elif name in KNOWN:
+            if name == "priority" and raw in {b"true", b"false"}:
+                self._add_known(name, raw.decode())
+            elif raw != b"null":
+                try:
+                    text = msgspec.json.decode(raw, type=str)
+                except msgspec.MsgspecError as error:
+                    raise _invalid(f"{name}: text is expected") from error
+                self.add_text(name, text)
+        else:
+            self._add_member(name, value)
+
+    def _add_known(self, name: str, text: str) -> None:
+        if name in self._known:
+            raise _invalid(f"{name}: given twice")
+        self._known[name] = text
+
+    def _add_params(self, text: bytes) -> None:
+        try:
+            found = members.object_members(text)
+        except ValueError as error:
+            raise Refusal(422, "invalid_params", f"params: a JSON object is expected: {error}") from error
+        for name in found:
+            _check_reserved(name)
+        self._add_known("params", text.decode())
+        if found:
+            self._members.append(members.inner(text.decode()))
+
+    def _add_member(self, name: str, value: msgspec.Raw) -> None:
+        _check_reserved(name)
+        self._only_params = False
+        self._members.append(members.member(name, value))
+
+    # -- the model, as soon as it can be known ------------------------------------------------------------------
+
+    def candidates(self) -> Sequence[ModelConfig]:
+        """Models that the submission may still mean: one once it is named or the only one.
+
+        Raises:
+            Refusal: the named one does not serve this service type.
+        """
+        if "model" in self._known:
+            return [self._config.models[self._choose()]]
+        return [model for model in self._config.models.values() if model.service_type == self._service_type]
+
+    def only_model(self) -> str | None:
+        """The model's name when no later field can change it."""
+        mine = [name for name, model in self._config.models.items() if model.service_type == self._service_type]
+        if "model" in self._known:
+            return self._choose()
+        return mine[0] if len(mine) == 1 else None
+
+    def _choose(self) -> str:
+        try:
+            return self._config.choose(self._service_type, self._known.get("model"))
+        except KeyError as error:
+            code = "model_not_found" if "model" in self._known else "model_missing"
+            raise Refusal(400, code, f"model: {error.args[0]}") from error
+
+    # -- everything ---------------------------------------------------------------------------------------------
+
+    def resolve(self, *, priority_header: bool) -> Submission:
+        """The checked submission.
+
+        Raises:
+            Refusal: naming the field and the rule.
+        """
+        name = self._choose()
+        model = self._config.models[name]
+        operation_name = self._operation(model)
+        not_before, deadline = self._time("not_before"), self._time("deadline")
+        if not_before is not None and deadline is not None and deadline <= not_before:
+            raise _invalid("deadline: it must be later than not_before")
+        ordering_key = self._known.get("ordering_key", "")
+        if ordering_key and not TOKEN.match(ordering_key):
+            raise _invalid("ordering_key: 1 to 200 printable ASCII characters without spaces")
+        callback_url = self._known.get("callback_url", "")
+        if callback_url:
+            check_callback_url(callback_url)
+        return Submission(
+            service_type=self._service_type,
+            model=name,
+            config=model,
+            operation_name=operation_name,
+            operation=model.operation(operation_name),
+            priority="true" if priority_header else self._priority(),
+            not_before=not_before,
+            deadline=deadline,
+            ordering_key=ordering_key,
+            callback_url=callback_url,
+            params=self._known.get("params", "") if self._only_params else members.object_of(self._members),
+        )
+
+    def _operation(self, model: ModelConfig) -> str:
+        name = self._known.get("operation")
+        names = list(model.operations)
+        if name is None and len(names) == 1:
+            return names[0]
+        if name not in names:
+            raise _invalid(f"operation: {'one is needed' if name is None else f'unknown: {name!r}'}; "
+                           f"this model has: {', '.join(names)}")  # fmt: skip
+        return name
+
+    def _priority(self) -> str:
+        text = self._known.get("priority", "false")
+        priority = _TRUTH.get(text)
+        if priority is None:
+            raise _invalid("priority: true or false")
+        if priority == "true" and not self._priority_field:
+            raise Refusal(
+                400, "priority_not_allowed", "priority: this gateway has no priority (GATEWAY_PRIORITY_HEADER is unset)"
+            )
+        return priority
+
+    def _time(self, name: str) -> int | None:
+        text = self._known.get(name)
+        if text is None:
+            return None
+        try:
+            moment = parse_rfc3339(text)
+        except (ValueError, OverflowError) as error:
+            raise _invalid(f"{name}: {error}") from error
+        if not 0 <= moment <= LATEST_MS:
+            raise _invalid(f"{name}: out of range")
+        return moment
+
+
+def check_callback_url(url: str) -> None:
+    """Refuse what can never be called back; where it leads is checked when it is delivered.
+
+    Raises:
+        Refusal: naming the rule.
+    """
+    if len(url) > LONGEST_URL or not _URL_TEXT.match(url):
+        raise _invalid(f"callback_url: at most {LONGEST_URL} printable ASCII characters, others percent-encoded")
+    try:
+        parts = urlsplit(url)
+        usable = parts.scheme in {"http", "https"} and bool(parts.hostname) and parts.port != 0
+    except ValueError:
+        usable = False
+    else:
+        if usable and (parts.username is not None or parts.password is not None):
+            raise _invalid("callback_url: no user or password in the URL")
+        usable = usable and not parts.fragment
+    if not usable:
+        raise _invalid("callback_url: an absolute http or https URL without fragment")
+
+
+def traceparent(value: str | None) -> str:
+    """The W3C header if it is valid, else "": a broken trace context is ignored, as its specification says."""
+    return value if value and _TRACEPARENT.match(value) else ""
+
+
+def _check_reserved(name: str) -> None:
+    if name in RESERVED:
+        raise Refusal(400, "not_supported", f"{name}: this name is reserved and not supported yet")
+
+
+def _invalid(detail: str) -> Refusal:
+    return Refusal(400, "invalid_request", detail)

@@ -1,0 +1,20 @@
+"""The public port's routes."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from starlette.routing import Route
+
+from gateway.handlers import jobs, result, service, submit
+
+ROUTES: Final = (
+    Route("/jobs", jobs.jobs, methods=["GET"]),
+    Route("/jobs/{service_type}", submit.submit, methods=["POST"]),
+    Route("/jobs/{service_type}/{id}", jobs.status, methods=["GET"]),
+    Route("/jobs/{service_type}/{id}", jobs.cancel, methods=["DELETE"]),
+    Route("/jobs/{service_type}/{id}/result", result.result, methods=["GET"]),
+    Route("/models", service.models, methods=["GET"]),
+    Route("/health/live", service.live, methods=["GET"]),
+    Route("/health/ready", service.ready, methods=["GET"]),
+)
