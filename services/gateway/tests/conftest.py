@@ -47,8 +47,6 @@ models:
     default: true
 """
 
-WAV = b"RIFF$\x00\x00\x00WAVEfmt \x10\x00\x00\x00\x01\x00\x01\x00@\x1f\x00\x00@\x1f\x00\x00\x01\x00\x08\x00data\x00\x00\x00\x00"
-
 
 @dataclass
 class Stack:
@@ -152,7 +150,7 @@ async def stack(make_stack: MakeStack) -> Stack:
 @pytest.fixture
 def wav() -> bytes:
     """The smallest WAV file."""
-    return WAV
+    return (DATA / "tiny.wav").read_bytes()
 
 
 @pytest.fixture

@@ -31,6 +31,9 @@ HEADER_BYTES: Final = 8_192
 MOST_HEADERS: Final = 16
 LONGEST_BOUNDARY: Final = 70  # RFC 2046 §5.1.1
 FILE: Final = "file"
+BOUNDARY_RULE: Final = (
+    f"multipart/form-data needs a boundary of 1 to {LONGEST_BOUNDARY} printable characters, the last not a space"
+)
 
 _BOUNDARY: Final = re.compile(r"[\x20-\x7e]*[\x21-\x7e]\Z")
 _CONTROL: Final = re.compile(r"[\x00-\x1f\x7f-\x9f\u2028\u2029]")
@@ -52,10 +55,8 @@ def boundary_of(content_type: media.MediaType) -> bytes:
         Refusal: there is none, or it is none.
     """
     boundary = content_type.parameters.get("boundary", "")
-    if not boundary:
-        raise _malformed("multipart/form-data needs a boundary parameter")
     if len(boundary) > LONGEST_BOUNDARY or not _BOUNDARY.match(boundary):
-        raise _malformed(f"the boundary must be 1 to {LONGEST_BOUNDARY} printable characters, the last not a space")
+        raise _malformed(f"Content-Type: {BOUNDARY_RULE}")
     return boundary.encode()
 
 

@@ -17,7 +17,7 @@ from starlette.types import Receive
 
 from gateway import media
 from gateway.filenames import from_disposition, parse_disposition
-from gateway.form import FIELDS_BYTES, FRAMING_BYTES, FormReader, boundary_of
+from gateway.form import BOUNDARY_RULE, FIELDS_BYTES, FRAMING_BYTES, FormReader, boundary_of
 from gateway.members import object_members
 from gateway.problems import Refusal
 from gateway.requests import Options, Submission
@@ -78,6 +78,8 @@ class Intake:
         try:
             declared = media.parse(head.content_type) if head.content_type else None
         except ValueError as error:
+            if (head.content_type or "").lower().startswith("multipart/form-data"):
+                raise Refusal(400, "malformed_form", f"Content-Type: {BOUNDARY_RULE}") from error
             raise Refusal(415, "unsupported_media_type", f"Content-Type: {error}") from error
         self._source: Callable[[], AsyncIterator[bytes]]
         if declared and declared.essence == "multipart/form-data":
