@@ -39,7 +39,7 @@ _NOT_NOW: Final = (
     "MASTERDOWN",
     "CLUSTERDOWN",
     "TRYAGAIN",
-    "BUSY",
+    "BUSY ",  # not BUSYGROUP
     "NOREPLICAS",
 )
 _KEEPALIVE: Final = {
