@@ -1,4 +1,4 @@
-"""The judges of the end-to-end suite, on planted histories: each passes a good one and catches its own kind of fault."""
+"""Judges of the end-to-end suite, on planted histories: each passes a good one and catches its own kind of fault."""
 
 from __future__ import annotations
 

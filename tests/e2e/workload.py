@@ -1,0 +1,248 @@
+"""Clients of the product: they submit, cancel and watch jobs, and write down every call and its answer.
+
+A call ends as ok, refused (an answer that is an error, or nothing listened: it did not run) or unknown (no whole answer).
+"""
+
+from __future__ import annotations
+
+import itertools
+import threading
+import time
+from collections.abc import Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from types import TracebackType
+from typing import Any, Final, Self
+
+import httpx
+
+from e2e.cluster import MODEL, PODS, Cluster
+from e2e.history import TERMINAL, History
+
+SERVICE: Final = "transcription"
+_counter = itertools.count(1)
+
+
+def new_tag() -> str:
+    """A name that no other job of this machine's runs has."""
+    return f"{time.time_ns():x}-{next(_counter)}"
+
+
+def content_of(tag: str) -> bytes:
+    """The file that the job of this tag carries: no two are alike."""
+    return f"input of {tag}\n".encode() * 64
+
+
+class Workload:
+    """Submits and observes. Safe for use by many threads."""
+
+    def __init__(self, cluster: Cluster, history: History, *, timeout_seconds: float = 30) -> None:
+        self._cluster = cluster
+        self.history = history
+        self._http = httpx.Client(
+            base_url=cluster.url,
+            timeout=httpx.Timeout(timeout_seconds, connect=5),
+            limits=httpx.Limits(max_connections=64, max_keepalive_connections=0),
+        )
+        self._seen: dict[str, tuple[str, int]] = {}
+        self._runs_seen: set[tuple[str, int]] = set()
+        self._stop = threading.Event()
+        self._threads: list[threading.Thread] = []
+
+    # -- single calls -------------------------------------------------------------------------------------------
+
+    def submit(self, tag: str = "", *, content: bytes | None = None, **params: str | float) -> str | None:
+        """Post one job; its id when it was acknowledged. ``params`` reach the model (``mock_delay_seconds=…``)."""
+        tag = tag or new_tag()
+        _ = self.history.add("submit", "invoked", tag=tag)
+        try:
+            answer = self._http.post(
+                f"/jobs/{SERVICE}",
+                data={"model": MODEL, "tag": tag, **{name: str(value) for name, value in params.items()}},
+                files={"file": (f"{tag}.wav", content_of(tag) if content is None else content, "audio/wav")},
+            )
+        except httpx.ConnectError as error:
+            _ = self.history.add("submit", "refused", tag=tag, detail=repr(error))
+            return None
+        except httpx.HTTPError as error:
+            _ = self.history.add("submit", "unknown", tag=tag, detail=repr(error))
+            return None
+        document = _document(answer)
+        if answer.status_code not in {200, 202}:
+            code = str(document.get("code", ""))
+            _ = self.history.add("submit", "refused", tag=tag, http_status=answer.status_code, error_code=code)
+            return None
+        job_id, status = str(document["job_id"]), str(document["status"])
+        _ = self.history.add("submit", tag=tag, job_id=job_id, status=status, http_status=answer.status_code)
+        return job_id
+
+    def submit_surely(self, *, within_seconds: float = 60, **params: str | float) -> str:
+        """Post until one is acknowledged, a new job at each try."""
+        end = time.monotonic() + within_seconds
+        while True:
+            job_id = self.submit(**params)
+            if job_id is not None:
+                return job_id
+            assert time.monotonic() < end, f"no submission was accepted within {within_seconds} s"
+            time.sleep(0.2)
+
+    def read(self, job_id: str) -> dict[str, Any] | None:
+        """The status document, recorded when it tells something new or the end; None when there is no good answer."""
+        try:
+            answer = self._http.get(f"/jobs/{SERVICE}/{job_id}")
+        except httpx.ConnectError as error:
+            _ = self.history.add("read", "refused", job_id=job_id, detail=repr(error))
+            return None
+        except httpx.HTTPError as error:
+            _ = self.history.add("read", "unknown", job_id=job_id, detail=repr(error))
+            return None
+        document = _document(answer)
+        if answer.status_code != 200:
+            code = str(document.get("code", ""))
+            _ = self.history.add("read", "refused", job_id=job_id, http_status=answer.status_code, error_code=code)
+            return None
+        status, attempts = str(document["status"]), int(document["attempts"])
+        if status in TERMINAL or self._seen.get(job_id) != (status, attempts):
+            self._seen[job_id] = (status, attempts)
+            _ = self.history.add(
+                "read",
+                job_id=job_id,
+                status=status,
+                attempts=attempts,
+                digest=str((document.get("result") or {}).get("sha256") or ""),
+                error_code=str((document.get("error") or {}).get("code") or ""),
+                http_status=200,
+            )
+        return document
+
+    def cancel(self, job_id: str) -> int:
+        """DELETE the job; the answer's status, 0 when there was none."""
+        try:
+            answer = self._http.delete(f"/jobs/{SERVICE}/{job_id}")
+        except httpx.HTTPError as error:
+            _ = self.history.add("cancel", "unknown", job_id=job_id, detail=repr(error))
+            return 0
+        document = _document(answer)
+        good = answer.status_code in {200, 202}
+        _ = self.history.add(
+            "cancel",
+            "ok" if good else "refused",
+            job_id=job_id,
+            status=str(document.get("status", "")) if answer.status_code == 200 else "",
+            http_status=answer.status_code,
+            error_code="" if good else str(document.get("code", "")),
+        )
+        return answer.status_code
+
+    def result(self, job_id: str) -> bytes:
+        """The result's bytes; raises when there is none."""
+        return self._http.get(f"/jobs/{SERVICE}/{job_id}/result").raise_for_status().content
+
+    def ready(self) -> httpx.Response:
+        """The readiness of whichever gateway answers."""
+        return self._http.get("/health/ready")
+
+    # -- waiting ------------------------------------------------------------------------------------------------
+
+    def until(self, job_id: str, *statuses: str, within_seconds: float, attempts: int = 0) -> dict[str, Any]:
+        """Read until the job has one of the statuses (and so many attempts); that document."""
+        end = time.monotonic() + within_seconds
+        document: dict[str, Any] | None = None
+        while time.monotonic() < end:
+            document = self.read(job_id)
+            if document and document["status"] in statuses and document["attempts"] >= attempts:
+                return document
+            time.sleep(0.02)
+        raise AssertionError(f"job {job_id} is not {' or '.join(statuses)} after {within_seconds} s: {document}")
+
+    def running(self, *, within_seconds: float = 30, **params: str | float) -> tuple[str, int]:
+        """Submit a job and wait until a model runs it; its id and the pod."""
+        job_id = self.submit_surely(**params)
+        end = time.monotonic() + within_seconds
+        while time.monotonic() < end:
+            document = self.read(job_id)
+            if document and document["status"] == "processing" and (pod := self._cluster.pod_of(job_id)):
+                return job_id, pod
+        raise AssertionError(f"job {job_id} does not run after {within_seconds} s: {self._cluster.record(job_id)}")
+
+    def drain(self, *, within_seconds: float) -> None:
+        """Read every open job until all have ended, then each of them once more, and collect what the models did."""
+        end = time.monotonic() + within_seconds
+        while open_jobs := self.history.open_jobs():
+            if time.monotonic() > end:
+                break  # the checkers will name them
+            self._read_all(list(open_jobs.values()))
+        self._read_all(list(self.history.acknowledged().values()))
+        self.collect_runs()
+
+    def _read_all(self, job_ids: Sequence[str]) -> None:
+        with ThreadPoolExecutor(8) as pool:
+            _ = list(pool.map(self.read, job_ids))
+
+    def collect_runs(self) -> None:
+        """Take the models' journals into the history; a journal dies with its model, so call it before and after."""
+        for pod in PODS:
+            try:
+                entries = self._cluster.journal(pod)
+                started = str(self._cluster.container(f"model-{pod}").attrs["State"]["StartedAt"])
+            except Exception as error:  # noqa: BLE001  whatever keeps a broken model from answering
+                _ = self.history.add("heal", "unknown", target=f"model-{pod}", detail=f"no journal: {error!r}"[:200])
+                continue
+            for entry in entries:
+                key = (started, int(entry["id"]))
+                tag = dict(entry["fields"]).get("tag", "")
+                if entry["method"] == "POST" and entry["received_at"] and key not in self._runs_seen:
+                    self._runs_seen.add(key)
+                    at_seconds = _epoch(entry["started_at"])
+                    _ = self.history.add("run", at_seconds=at_seconds, tag=tag, job_id=entry["job_id"] or "")
+
+    # -- load ---------------------------------------------------------------------------------------------------
+
+    def start(self, *, per_second: float, clients: int = 4, params: Mapping[str, str | float] | None = None) -> None:
+        """Submit in the background until ``stop``, and watch what is open."""
+        pause = clients / per_second
+
+        def client() -> None:
+            due = time.monotonic()
+            while not self._stop.is_set():
+                _ = self.submit(**(params or {}))
+                due = max(due + pause, time.monotonic() - 1)  # a stall is made up for, up to a second's worth
+                _ = self._stop.wait(max(0.0, due - time.monotonic()))
+
+        def watch() -> None:
+            while not self._stop.wait(0.05):
+                for job_id in list(self.history.open_jobs().values()):
+                    if self._stop.is_set():
+                        return
+                    _ = self.read(job_id)
+
+        self._threads = [threading.Thread(target=client, daemon=True) for _ in range(clients)]
+        self._threads.append(threading.Thread(target=watch, daemon=True))
+        for thread in self._threads:
+            thread.start()
+
+    def stop(self) -> None:
+        """End the load; calls under way end first."""
+        self._stop.set()
+        for thread in self._threads:
+            thread.join()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+        self.stop()
+        self._http.close()
+
+
+def _document(answer: httpx.Response) -> dict[str, Any]:
+    try:
+        found = answer.json()
+    except ValueError:
+        return {}
+    return found if isinstance(found, dict) else {}
+
+
+def _epoch(rfc3339: str) -> float:
+    from datetime import datetime  # noqa: PLC0415
+
+    return datetime.fromisoformat(rfc3339.replace("Z", "+00:00")).timestamp()
