@@ -33,5 +33,6 @@ def wav_facts(head: bytes, file_bytes: int) -> WavFacts | None:
                 "channels": header.getnchannels(),
                 "sample_bits": header.getsampwidth() * 8,
             }
-    except (wave.Error, EOFError, ZeroDivisionError):
+    except (wave.Error, EOFError, ZeroDivisionError, RuntimeError):
+        # RuntimeError, without a text, is how the module refuses a chunk that ends outside its file
         return None
