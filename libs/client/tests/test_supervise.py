@@ -14,20 +14,17 @@ from pathlib import Path
 import psutil
 import pytest
 
+from relayq import supervise
 from relayq.supervise import FLOOR_SECONDS, Restarts
 
-RUN = """
-import os, sys
-from relayq.supervise import Supervisor
-sys.exit(Supervisor(sys.argv[2:], os.environ, int(sys.argv[1]), lambda text: print(text, flush=True)).run())
-"""
+PROGRAM = supervise.__file__
 
 
 @contextmanager
 def supervised(most: int, *command: str) -> Generator[subprocess.Popen[str], None, None]:
     """A supervisor in a process of its own."""
-    argv = [sys.executable, "-c", RUN, str(most), *command]
-    with subprocess.Popen(argv, stdout=subprocess.PIPE, text=True) as process:
+    argv = [sys.executable, "-I", "-S", PROGRAM, str(most), *command]
+    with subprocess.Popen(argv, stderr=subprocess.PIPE, text=True) as process:
         try:
             yield process
         finally:
@@ -58,7 +55,7 @@ def test_a_good_run_is_followed_by_the_next_with_a_fresh_process(tmp_path: Path)
 
 def test_failures_in_a_row_end_in_giving_up_with_the_command_s_code() -> None:
     with supervised(2, "sh", "-c", "exit 7") as process:
-        output, _ = process.communicate(timeout=10)
+        _, output = process.communicate(timeout=10)
     assert process.returncode == 7
     assert "again in 1 s" in output
     assert "giving up" in output
@@ -66,7 +63,7 @@ def test_failures_in_a_row_end_in_giving_up_with_the_command_s_code() -> None:
 
 def test_a_command_that_does_not_exist_is_named() -> None:
     with supervised(1, "no-such-command-here") as process:
-        output, _ = process.communicate(timeout=10)
+        _, output = process.communicate(timeout=10)
     assert process.returncode == 127
     assert "no-such-command-here" in output
 
@@ -84,9 +81,9 @@ def test_a_signal_is_passed_on_and_the_end_waited_for(tmp_path: Path, number: si
 
 def test_a_signal_during_the_pause_ends_it_at_once() -> None:
     with supervised(10, "sh", "-c", "exit 1") as process:
-        assert process.stdout is not None
-        assert "failure 1" in process.stdout.readline()
-        assert "failure 2" in process.stdout.readline()  # the pause is 2 s now
+        assert process.stderr is not None
+        assert "failure 1" in process.stderr.readline()
+        assert "failure 2" in process.stderr.readline()  # the pause is 2 s now
         began = time.monotonic()
         process.terminate()
         assert process.wait(10) == 0
@@ -96,7 +93,7 @@ def test_a_signal_during_the_pause_ends_it_at_once() -> None:
 def test_orphans_it_inherits_do_not_stay_as_zombies(tmp_path: Path) -> None:
     """As PID 1 does; here it becomes a subreaper, which inherits orphans in the same way."""
     journal = tmp_path / "journal"
-    reaper = f"import ctypes; ctypes.CDLL(None).prctl(36, 1, 0, 0, 0)\n{RUN}"
+    reaper = f"import ctypes, runpy; ctypes.CDLL(None).prctl(36, 1); runpy.run_path({PROGRAM!r}, run_name='__main__')"
     script = f"(sh -c 'sleep 0.2; echo gone >> {journal}' &); sleep 60"
     argv = [sys.executable, "-c", reaper, "3", "sh", "-c", script]
     with subprocess.Popen(argv, stdout=subprocess.PIPE, text=True) as process:

@@ -16,6 +16,7 @@ from relayq.session import Session
 from relayq.upload import json_body
 
 DEFAULT_URL: Final = "http://127.0.0.1:8081"
+PAGE_LIMIT: Final = 500
 
 
 class AdminClient:
@@ -57,14 +58,13 @@ class AdminClient:
     def deadletters(self, model: str) -> list[dict[str, Any]]:
         """Status documents of the dead letters, oldest first."""
         found: list[dict[str, Any]] = []
-        query: dict[str, str] = {}
         while True:
+            query = {"offset": str(len(found)), "limit": str(PAGE_LIMIT)}
             page = self._call("GET", f"/queues/{_name(model)}/deadletter", query=query)
-            found += _listed(page, "jobs")
-            cursor = page.get("cursor")
-            if not cursor:
+            letters = _listed(page, "jobs")
+            found += letters
+            if not letters or len(found) >= int(page.get("total", 0)):
                 return found
-            query = {"cursor": str(cursor)}
 
     def redrive(
         self, model: str, ids: Sequence[str] | None = None, *, per_second: float | None = None

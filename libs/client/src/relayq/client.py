@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Iterator, Mapping
+from collections.abc import AsyncIterator, Callable, Iterator, Mapping
 from types import TracebackType
 from typing import BinaryIO, Final, Self, Unpack
 
@@ -65,13 +65,20 @@ class Client:
         """The status document; without ``service_type`` the server's service types are tried one by one."""
         return self._session.run(flows.status(job_id, service_type, self._patience))
 
-    def wait(self, job_id: str, *, service_type: str | None = None, timeout_seconds: float | None = None) -> Job:
-        """The status document with a verdict, by long polls.
+    def wait(
+        self,
+        job_id: str,
+        *,
+        service_type: str | None = None,
+        timeout_seconds: float | None = None,
+        on_change: Callable[[Job], None] | None = None,
+    ) -> Job:
+        """The status document with a verdict, by long polls; ``on_change`` sees each document on the way.
 
         Raises:
             WaitTimeout: no verdict within ``timeout_seconds``; carries the last document.
         """
-        return self._session.run(flows.wait(job_id, service_type, timeout_seconds, self._patience))
+        return self._session.run(flows.wait(job_id, service_type, timeout_seconds, self._patience, on_change))
 
     def result(self, job_id: str, output: BinaryIO | Download, *, service_type: str | None = None) -> ResultFacts:
         """Write the result's bytes; a broken download goes on where it stopped, and the SHA-256 is checked.
@@ -152,9 +159,16 @@ class AsyncClient:
         """See ``Client.status``."""
         return await self._session.run(flows.status(job_id, service_type, self._patience))
 
-    async def wait(self, job_id: str, *, service_type: str | None = None, timeout_seconds: float | None = None) -> Job:
+    async def wait(
+        self,
+        job_id: str,
+        *,
+        service_type: str | None = None,
+        timeout_seconds: float | None = None,
+        on_change: Callable[[Job], None] | None = None,
+    ) -> Job:
         """See ``Client.wait``."""
-        return await self._session.run(flows.wait(job_id, service_type, timeout_seconds, self._patience))
+        return await self._session.run(flows.wait(job_id, service_type, timeout_seconds, self._patience, on_change))
 
     async def result(self, job_id: str, output: BinaryIO | Download, *, service_type: str | None = None) -> ResultFacts:
         """See ``Client.result``."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from datetime import datetime
 from typing import Any, Final, TypeAlias, TypedDict
 from urllib.parse import quote
@@ -78,8 +78,14 @@ def status(job_id: str, service_type: str | None, patience: Patience) -> Flow[Jo
     raise missing
 
 
-def wait(job_id: str, service_type: str | None, timeout_seconds: float | None, patience: Patience) -> Flow[Job]:
-    """Long polls until a verdict.
+def wait(
+    job_id: str,
+    service_type: str | None,
+    timeout_seconds: float | None,
+    patience: Patience,
+    on_change: Callable[[Job], None] | None = None,
+) -> Flow[Job]:
+    """Long polls until a verdict; ``on_change`` is given every document on the way, the first and the last too.
 
     Raises:
         WaitTimeout: none within ``timeout_seconds``.
@@ -87,6 +93,8 @@ def wait(job_id: str, service_type: str | None, timeout_seconds: float | None, p
     end = None if timeout_seconds is None else monotonic() + timeout_seconds
     job = yield from status(job_id, service_type, patience)
     path = _path(job.job_id, job.service_type)
+    if on_change is not None:
+        on_change(job)
     while not job.terminal:
         left = POLL_SECONDS if end is None else end - monotonic()
         if left <= 0:
@@ -102,6 +110,8 @@ def wait(job_id: str, service_type: str | None, timeout_seconds: float | None, p
         if not changed.terminal and changed.etag == job.etag:  # a server without long polls
             yield Pause(retry_after_seconds(reply.headers) or 1)
         job = changed
+        if on_change is not None:
+            on_change(job)
     return job
 
 

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import shlex
 import sys
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from importlib import resources
 from pathlib import Path
 from typing import Final, NamedTuple
+from urllib.parse import urlsplit
 
 from queuecore.config import Config, load_config
 from queuecore.errors import ConfigurationError
@@ -15,7 +17,22 @@ from relayq.dev.ports import free_ports, is_free
 
 LOOPBACK: Final = "127.0.0.1"
 DEFAULT_MODELS: Final = "models.yaml"
+ENVIRONMENT_FILE: Final = "stack.env"
 EVERYWHERE: Final = frozenset({"0.0.0.0", "::"})  # noqa: S104  compared with, not bound
+
+
+# What the plan chose: enough to run a service, a client or `doctor` beside the stack by hand.
+CHOSEN: Final = (
+    "REDIS_URL",
+    "BLOBS_URL",
+    "MODELS_FILE",
+    "GATEWAY_PORT",
+    "GATEWAY_ADMIN_PORT",
+    "GATEWAY_METRICS_PORT",
+    "REAPER_METRICS_PORT",
+    "MOCK_PORT",
+    "RELAY_INFERENCE_URL",
+)
 
 
 class StackError(Exception):
@@ -62,6 +79,20 @@ class Plan:
     def logs(self) -> Path:
         """Directory of the children's output."""
         return self.data / "logs"
+
+    @property
+    def shown_redis_url(self) -> str:
+        """The URL without its password."""
+        parts = urlsplit(self.redis_url)
+        return parts._replace(netloc=parts.netloc.rpartition("@")[2]).geturl()
+
+    def write_environment(self) -> None:
+        """Leave ``stack.env`` for `. DIR/stack.env` and `relayq doctor --data DIR`."""
+        lines = {name: self.environ[name] for name in CHOSEN}
+        lines |= {"RELAYQ_URL": self.gateway_url, "RELAYQ_ADMIN_URL": self.admin_url}
+        path = self.data / ENVIRONMENT_FILE
+        path.touch(mode=0o600)  # the URL of a Redis may hold a password
+        _ = path.write_text("".join(f"export {name}={shlex.quote(value)}\n" for name, value in lines.items()), "utf-8")
 
     def relay(self, model: str) -> Command:
         """A relay for one model, with a metrics port of its own."""
@@ -133,6 +164,17 @@ def make_plan(options: Options, environ: Mapping[str, str]) -> Plan:
             for name, module in (("mock", "mock_inference"), ("reaper", "reaper"), ("gateway", "gateway"))
         ),
     )
+
+
+def read_environment(data: Path) -> dict[str, str]:
+    """What ``write_environment`` left.
+
+    Raises:
+        OSError: nothing was left there.
+    """
+    text = (data / ENVIRONMENT_FILE).read_text("utf-8")
+    pairs = (word.partition("=") for line in text.splitlines() for word in shlex.split(line)[1:])
+    return {name: value for name, _, value in pairs}
 
 
 def _valkey(data: Path, port: int, environ: Mapping[str, str]) -> Command:

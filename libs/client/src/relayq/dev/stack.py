@@ -52,8 +52,8 @@ class Stack:
         """pid -> model of the relays that run."""
         return self._scaler.relays
 
-    async def start(self) -> None:
-        """Returns when a job could be submitted.
+    async def start(self, stop: asyncio.Event) -> None:
+        """Returns when a job could be submitted, or when ``stop`` is set.
 
         Raises:
             StackError: a process ended, or it took too long; with the reason.
@@ -61,14 +61,14 @@ class Stack:
         end = monotonic() + START_SECONDS
         for service in self._base:
             await service.start()
-        await self._until_redis_answers(end)
+        await self._until_redis_answers(end, stop)
         for service in self._services:
             await service.start()
-        await self._until_ready(end)
+        await self._until_ready(end, stop)
         for service in (*self._base, *self._services):
             service.settle()
             service.check()
-        if self.plan.max_relays > 0:
+        if self.plan.max_relays > 0 and not stop.is_set():
             self._scaling = asyncio.create_task(self._scaler.run(), name="scaler")
 
     async def run(self, stop: asyncio.Event) -> None:
@@ -104,8 +104,8 @@ class Stack:
         for service in (*self._services, *self._base):
             kill([service.process] if service.process else [])
 
-    async def _until_redis_answers(self, end: float) -> None:
-        while True:
+    async def _until_redis_answers(self, end: float, stop: asyncio.Event) -> None:
+        while not stop.is_set():
             try:
                 await self._queue.server.ping()
             except BrokerError as error:
@@ -117,12 +117,14 @@ class Stack:
             else:
                 return
 
-    async def _until_ready(self, end: float) -> None:
+    async def _until_ready(self, end: float, stop: asyncio.Event) -> None:
         said = "nothing yet"
         async with httpx.AsyncClient(base_url=self.plan.gateway_url, trust_env=False) as http:
             while monotonic() < end:
                 for service in (*self._base, *self._services):
                     service.check()
+                if stop.is_set():
+                    return
                 try:
                     answer = await http.get("/health/ready", timeout=5)
                 except httpx.TransportError as error:
@@ -138,8 +140,10 @@ class Stack:
 
 
 @asynccontextmanager
-async def running(options: Options, environ: Mapping[str, str], report: Report) -> AsyncGenerator[Stack, None]:
-    """A ready stack; leaving the block ends all of it.
+async def running(
+    options: Options, environ: Mapping[str, str], report: Report, stop: asyncio.Event
+) -> AsyncGenerator[Stack, None]:
+    """A ready stack (or one that ``stop`` interrupted); leaving the block ends all of it.
 
     Raises:
         StackError: it cannot start; says what to do.
@@ -154,7 +158,7 @@ async def running(options: Options, environ: Mapping[str, str], report: Report) 
         except ConfigurationError as error:
             raise StackError(str(error)) from error
         try:
-            await stack.start()
+            await stack.start(stop)
             yield stack
         finally:
             try:
@@ -169,5 +173,6 @@ def _prepare(plan: Plan) -> None:
     plan.logs.mkdir(exist_ok=True)
     (plan.data / "blobs").mkdir(exist_ok=True)
     _ = (plan.data / ".gitignore").write_text("*\n", "utf-8")
+    plan.write_environment()
     for log in plan.logs.glob("*.log"):
         _ = log.replace(log.with_suffix(".log.1"))

@@ -22,6 +22,11 @@ class EncryptedStore(BlobStore):
         self._inner = inner
         self._ring = ring
 
+    @property
+    def key_ids(self) -> tuple[str, ...]:
+        """Ids of the ring's keys, the current one first."""
+        return self._ring.key_ids
+
     async def put(self, key: str, chunks: AsyncIterator[bytes]) -> int:
         """Encrypt the stream under a fresh salt and store it; bytes of plaintext."""
         plaintext_bytes = 0

@@ -1,0 +1,5 @@
+"""``python -m relayq`` is the ``relayq`` command."""
+
+from relayq.command import main
+
+main()
