@@ -159,6 +159,16 @@ def test_the_unchanged_object_is_accepted_so_the_refusals_mean_something() -> No
     assert read(joined(*SEGMENTS[:3], sealed_segment(3, CONTENT[-7:], last=True)), SEGMENT_BYTES) == (CONTENT, None)
 
 
+def test_the_key_id_is_authenticated_and_not_only_used_to_find_the_key() -> None:
+    twins = KeyRing([KEY, EncryptionKey("twin", KEY.secret)])
+    renamed = Header("twin").encode() + OBJECT[OURS:]
+
+    envelope = Envelope(twins, NAME, renamed)
+    decryptor = Decryptor(envelope)
+    with pytest.raises(BlobCorrupt, match="segment 0"):
+        _ = decryptor.update(renamed[envelope.size :])
+
+
 def test_a_header_with_an_unknown_id_is_the_retryable_error_and_the_rest_is_corrupt() -> None:
     for mutation, variants in MUTATIONS.items():
         refusals = {type(read(content, SEGMENT_BYTES)[1]) for content in variants()}
