@@ -26,5 +26,6 @@
 - {name: GATEWAY_PRIORITY_HEADER, value: {{ . | quote }}}
 {{- end }}
 - {name: GATEWAY_MAX_UPLOAD_BYTES, value: {{ include "relayq.number" $gateway.maxUploadBytes | quote }}}
+- {name: GATEWAY_DRAIN_SECONDS, value: {{ include "relayq.number" $gateway.drainSeconds | quote }}}
 - {name: GATEWAY_ACCEPT_SEED_COMPLETIONS, value: {{ $gateway.acceptSeedCompletions | quote }}}
 {{- end -}}

@@ -54,13 +54,11 @@ spec:
       restartPolicy: Always
       image: {{ $inference.image | default (include "relayq.image" (dict "root" .root "repository" .root.Values.mockInference.image)) | quote }}
       imagePullPolicy: {{ $mock | ternary .root.Values.image.pullPolicy $inference.imagePullPolicy | default "IfNotPresent" }}
-      {{- if $inference.command }}
+      {{- with $inference.command }}
       command:
-        {{- toYaml $inference.command | nindent 8 }}
-      {{- else if $mock }}
-      command: [python, -m, mock_inference]
+        {{- toYaml . | nindent 8 }}
       {{- end }}
-      {{- with $inference.args }}
+      {{- with $inference.args | default ($mock | ternary (list "python" "-m" "mock_inference") nil) }}
       args:
         {{- toYaml . | nindent 8 }}
       {{- end }}
@@ -101,11 +99,11 @@ spec:
       image: {{ include "relayq.image" (dict "root" .root "repository" $relay.image) | quote }}
       imagePullPolicy: {{ .root.Values.image.pullPolicy }}
       {{- if $job }}
-      command: [python, -m, relay]
+      args: [python, -m, relay] # not command: the image's entry point passes signals on from the first instant
       {{- else }}
       # A container that exits is restarted with a back-off of up to 5 minutes, so the supervisor runs one relay process
       # after another; each is fresh and the model stays warm.
-      command: [relayq, supervise, --, python, -m, relay]
+      args: [relayq, supervise, --, python, -m, relay]
       {{- end }}
       ports:
         - {name: metrics, containerPort: 9102}
