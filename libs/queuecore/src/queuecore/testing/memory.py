@@ -400,8 +400,10 @@ class MemorySignals(Signals):
     def __init__(self, queue: MemoryQueue) -> None:
         self._queue = queue
 
-    async def _listen(self, wanted: Callable[[str, str], bool]) -> AsyncIterator[str]:
+    async def _listen(self, wanted: Callable[[str, str], bool], *greeting: str) -> AsyncIterator[str]:
         inbox: asyncio.Queue[str] = asyncio.Queue()
+        for payload in greeting:  # given out once it listens, as after a real subscription
+            inbox.put_nowait(payload)
 
         def hear(model: str, channel: str, payload: str) -> None:
             if wanted(model, channel):
@@ -415,8 +417,7 @@ class MemorySignals(Signals):
             self._queue.listeners.remove(hear)
 
     async def changes(self) -> AsyncIterator[str]:
-        yield ""
-        async for payload in self._listen(lambda _, channel: channel in {"changed", "completed"}):
+        async for payload in self._listen(lambda _, channel: channel in {"changed", "completed"}, ""):
             yield str(json.loads(payload)["job_id"]) if payload.startswith("{") else payload
 
     async def cancels(self, model: str, on_connected: Callable[[str], None]) -> AsyncIterator[str]:
