@@ -20,6 +20,12 @@ _MEDIA_TYPE: Final = re.compile(rf"{_TOKEN}/{_TOKEN}(?:{_PARAMETER})*[ \t]*\Z")
 _TRACEPARENT: Final = re.compile(r"[0-9a-f]{2}-[0-9a-f]{32}-[0-9a-f]{16}-[0-9a-f]{2}\Z")
 # What an HTML form sends for these in a name (WHATWG); the other control characters go the same way.
 _UNSAFE_IN_NAME: Final = re.compile(r'["\x00-\x1f\x7f]')
+_EXTENSIONS: Final = {
+    "application/json": ".json", "application/pdf": ".pdf", "audio/flac": ".flac", "audio/mp4": ".m4a",
+    "audio/mpeg": ".mp3", "audio/ogg": ".ogg", "audio/wav": ".wav", "audio/webm": ".webm", "audio/x-wav": ".wav",
+    "image/jpeg": ".jpg", "image/png": ".png", "image/webp": ".webp", "text/plain": ".txt", "video/mp4": ".mp4",
+    "video/webm": ".webm",
+}  # fmt: skip
 _CONTROL: Final = re.compile(r"[\x00-\x1f\x7f-\x9f\u2028\u2029]")
 
 
@@ -57,7 +63,7 @@ def clean_filename(name: str, content_type: str) -> str:
     last = re.split(r"[/\\]", _CONTROL.sub("", name))[-1].strip()
     last = utf8(last).decode()
     if last in {"", ".", ".."}:
-        return f"file{_extension(content_type)}"
+        return f"file{_EXTENSIONS.get(essence(content_type), '')}"
     if len(utf8(last)) <= _LONGEST_FILENAME_BYTES:
         return last
     stem, dot, extension = last.rpartition(".")
@@ -65,12 +71,6 @@ def clean_filename(name: str, content_type: str) -> str:
     if not stem or len(utf8(tail)) > _LONGEST_EXTENSION_BYTES:
         stem, tail = last, ""
     return utf8(stem)[: _LONGEST_FILENAME_BYTES - len(utf8(tail))].decode("utf-8", "ignore") + tail
-
-
-def _extension(content_type: str) -> str:
-    import mimetypes  # noqa: PLC0415  it reads system files, and few inputs have no name
-
-    return mimetypes.guess_extension(essence(content_type)) or ""
 
 
 def traceparent(text: str) -> str:

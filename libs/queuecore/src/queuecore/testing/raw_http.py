@@ -1,0 +1,117 @@
+"""An HTTP server for tests that keeps every byte it was sent and answers byte for byte what a test says."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections.abc import Awaitable, Callable
+from typing import Final, Self
+
+_END: Final = b"\r\n\r\n"
+
+
+class RawExchange:
+    """One request on its connection, as far as it was read."""
+
+    def __init__(self, head: bytes, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        self.head = head
+        self.body = b""
+        self.reader = reader
+        self.writer = writer
+        self.closed = asyncio.Event()  # the client is gone
+
+    @property
+    def target(self) -> str:
+        """Path and query."""
+        return self.head.split(b" ", 2)[1].decode()
+
+    @property
+    def header_lines(self) -> list[str]:
+        """As sent, in order."""
+        return self.head.decode("latin-1").removesuffix("\r\n\r\n").split("\r\n")[1:]
+
+    def header(self, name: str) -> str | None:
+        """The first header of that name."""
+        for line in self.header_lines:
+            key, _, value = line.partition(":")
+            if key.lower() == name.lower():
+                return value.strip()
+        return None
+
+    async def read_body(self) -> bytes:
+        """The whole body, with or without chunked encoding; `IncompleteReadError` when it is cut."""
+        if self.header("transfer-encoding") == "chunked":
+            while size := int(await self.reader.readline(), 16):
+                self.body += (await self.reader.readexactly(size + 2))[:-2]
+            _ = await self.reader.readline()
+        else:
+            self.body += await self.reader.readexactly(int(self.header("content-length") or 0))
+        return self.body
+
+    async def answer(self, status: str = "200 OK", body: bytes = b"", *headers: str) -> None:
+        """A whole answer with a length."""
+        lines = (f"HTTP/1.1 {status}", *headers, f"Content-Length: {len(body)}", "", "")
+        await self.send("\r\n".join(lines).encode("latin-1") + body)
+
+    async def send(self, content: bytes) -> None:
+        """Raw bytes."""
+        self.writer.write(content)
+        await self.writer.drain()
+
+    async def until_closed(self) -> None:
+        """Read on until the client has closed, and say so in ``closed``."""
+        with contextlib.suppress(OSError):
+            while await self.reader.read(65_536):
+                pass
+        self.closed.set()
+
+
+Handler = Callable[[RawExchange], Awaitable[None]]
+
+
+class RawHttpServer:
+    """``async with RawHttpServer(handler) as server: server.url``. `GET /health` is answered by itself: ``health``."""
+
+    def __init__(self, handler: Handler) -> None:
+        self.handler = handler
+        self.health = "200 OK"
+        self.health_asked = 0
+        self.exchanges: list[RawExchange] = []
+        self._server: asyncio.Server | None = None
+        self._port = 0
+
+    @property
+    def url(self) -> str:
+        """Without a slash at its end."""
+        return f"http://127.0.0.1:{self._port}"
+
+    async def open(self) -> None:
+        """Listen; on the same port as before after ``close``."""
+        self._server = await asyncio.start_server(self._serve, "127.0.0.1", self._port, limit=2**20)
+        self._port = int(self._server.sockets[0].getsockname()[1])
+
+    async def close(self) -> None:
+        """Refuse connections; open ones stay."""
+        if self._server:
+            self._server.close()
+            self._server = None
+
+    async def __aenter__(self) -> Self:
+        await self.open()
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        await self.close()
+        for exchange in self.exchanges:
+            exchange.writer.transport.abort()
+
+    async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        with contextlib.suppress(OSError, asyncio.IncompleteReadError):
+            exchange = RawExchange(await reader.readuntil(_END), reader, writer)
+            if exchange.target == "/health":
+                self.health_asked += 1
+                await exchange.answer(self.health)
+            else:
+                self.exchanges.append(exchange)
+                await self.handler(exchange)
+        writer.close()
