@@ -85,9 +85,7 @@ class MemoryOperator(Operator):
     async def places(self) -> Places:
         state = self._specification.state
         delayed = [one for _, one in sorted((at, one) for one, at in state.delayed.items())]
-        return Places(
-            list(state.pending), list(state.processing), list(state.paused), delayed, list(state.deadletter)
-        )
+        return Places(list(state.pending), list(state.processing), list(state.paused), delayed, list(state.deadletter))
 
     async def residue(self) -> list[str]:
         state = self._specification.state

@@ -1,8 +1,10 @@
-"""Real servers for tests: a Valkey process that can be killed and restarted on the same data."""
+"""Real servers for tests, each a process that can be killed and restarted on the same data: Valkey and an S3 server."""
 
 from __future__ import annotations
 
 import contextlib
+import os
+import shutil
 import signal
 import socket
 import subprocess
@@ -45,7 +47,7 @@ class ValkeyProcess:
     @property
     def pid(self) -> int:
         """The running server's process id."""
-        assert self._process is not None  # noqa: S101  a test's mistake
+        assert self._process is not None
         return self._process.pid
 
     def start(self) -> Self:
@@ -93,3 +95,83 @@ class ValkeyProcess:
         self.kill()
         if self._temporary:
             self._temporary.cleanup()
+
+
+def s3_binary() -> str | None:
+    """Path of the S3 server: ``$VERSITYGW``, ``.tools/bin`` of the checkout (`make tools/versitygw`), or the PATH."""
+    named = os.environ.get("VERSITYGW")
+    if named:
+        return named
+    built = Path(__file__).parents[5] / ".tools" / "bin" / "versitygw"
+    return str(built) if built.is_file() else shutil.which("versitygw")
+
+
+class S3Server:
+    """versitygw over a temporary directory: ``with S3Server() as server: server.url, server.environ``."""
+
+    ACCESS_KEY = "relayq"
+    SECRET_KEY = "only-for-tests"  # noqa: S105  as it says
+
+    def __init__(self, *options: str) -> None:
+        self._temporary = tempfile.TemporaryDirectory(prefix="s3-")
+        self._root = Path(self._temporary.name)
+        self._options = options
+        self._process: subprocess.Popen[bytes] | None = None
+        self.port = free_port()
+        for name in ("buckets", "metadata"):
+            (self._root / name).mkdir()
+
+    @property
+    def url(self) -> str:
+        """For ``S3_ENDPOINT_URL``."""
+        return f"http://127.0.0.1:{self.port}"
+
+    @property
+    def environ(self) -> dict[str, str]:
+        """What a process needs in its environment."""
+        return {
+            "S3_ENDPOINT_URL": self.url,
+            "AWS_ACCESS_KEY_ID": self.ACCESS_KEY,
+            "AWS_SECRET_ACCESS_KEY": self.SECRET_KEY,
+            "AWS_REGION": "us-east-1",
+        }
+
+    def make_bucket(self, name: str) -> None:
+        """A bucket is a directory of the server's root."""
+        (self._root / "buckets" / name).mkdir(exist_ok=True)
+
+    def start(self) -> Self:
+        """Start on the same port and data; returns when it answers."""
+        binary = s3_binary()
+        if binary is None:
+            raise RuntimeError("no S3 server: run `make tools/versitygw`, or name one in $VERSITYGW")
+        with (self._root / "server.log").open("ab") as log:
+            self._process = subprocess.Popen(  # noqa: S603  our own binary
+                [
+                    binary, "--port", f"127.0.0.1:{self.port}", "--access", self.ACCESS_KEY,
+                    "--secret", self.SECRET_KEY, "--quiet", "--keep-alive", *self._options,
+                    "posix", "--sidecar", str(self._root / "metadata"), str(self._root / "buckets"),
+                ],
+                stdout=log,
+                stderr=log,
+            )  # fmt: skip
+        end = time.monotonic() + 10
+        while time.monotonic() < end and self._process.poll() is None:
+            with contextlib.suppress(OSError), socket.create_connection(("127.0.0.1", self.port), timeout=1):
+                return self
+            time.sleep(0.01)
+        raise RuntimeError(f"no S3 server: {(self._root / 'server.log').read_text('utf-8', 'replace')[-2000:]}")
+
+    def kill(self) -> None:
+        """SIGKILL, as a crash does; the data stay."""
+        if self._process is not None:
+            self._process.kill()
+            _ = self._process.wait(10)
+            self._process = None
+
+    def __enter__(self) -> Self:
+        return self.start()
+
+    def __exit__(self, *_: object) -> None:
+        self.kill()
+        self._temporary.cleanup()

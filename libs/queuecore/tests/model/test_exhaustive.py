@@ -1,0 +1,97 @@
+"""Every interleaving, small: the guarantees hold in each state, and each planted fault is found."""
+
+from __future__ import annotations
+
+import sys
+from typing import Any
+
+import pytest
+
+from queuecore.testing.exploration import Explorer, Scenario
+from queuecore.testing.requirement import requirement
+from queuecore.testing.specification import Job, Specification
+
+SCENARIOS = [
+    Scenario("one job: killed, stopped, a reply lost, cancelled", jobs=1, budget={"kill": 1, "stop": 1, "loss": 1, "cancel": 1}),
+    Scenario("one job: two deaths and two lost replies", jobs=1, budget={"kill": 2, "loss": 2}),
+    Scenario("two jobs: a worker killed", budget={"kill": 1}),
+    Scenario("two jobs: a reply lost", budget={"loss": 1}),
+    Scenario("two jobs: a worker stopped", budget={"stop": 1}),
+    Scenario("two jobs: killed and cancelled", reapers=1, budget={"kill": 1, "cancel": 1}),
+    Scenario("two jobs: SIGTERM and a retry", reapers=1, budget={"term": 1, "retry": 1}),
+    Scenario("two jobs of one ordering key: killed and cancelled", reapers=1, ordering_key="k", budget={"kill": 1, "cancel": 1}),
+    Scenario("fast death: killed, connection cut", jobs=1, fast_death=True, budget={"kill": 1, "cut": 1, "stop": 1}),
+    Scenario("fast death, two jobs", reapers=1, fast_death=True, budget={"kill": 1, "cut": 1}),
+    Scenario("an operator's LMOVE and LREM, reconciled", jobs=1, reconciler=True, budget={"kill": 1, "move": 1, "remove": 1}),
+    Scenario("two jobs: an operator and a death", reapers=1, reconciler=True, budget={"kill": 1, "move": 1, "remove": 1}),
+    Scenario("a foreign relay beside ours", jobs=1, foreign=True, budget={"foreign": 1, "kill": 1, "cancel": 1}),
+    Scenario("two jobs, two workers, two reapers: killed, a reply lost, an operator", budget={"kill": 1, "loss": 1, "move": 1}),
+]  # fmt: skip
+
+
+class NoFence(Specification):
+    """renew, complete, fail and release take anybody's word."""
+
+    @staticmethod
+    def _owns(job: Job, fence: int, claim_id: str) -> bool:
+        return True
+
+
+class ClaimWithoutLook(Specification):
+    """claim does not read again whether the entry is there and unowned."""
+
+    def claim(self, job_id: str, claim_id: str, now: int, **options: Any) -> str:
+        job = self.state.jobs.get(job_id)
+        if job is not None and not job.terminal and job.claim_id != claim_id:
+            if job_id not in self.state.processing:
+                self.state.processing.append(job_id)
+            job.lease_until = None
+        return super().claim(job_id, claim_id, now, **options)
+
+
+class ReapWithoutLook(Specification):
+    """reap trusts what the reaper saw before."""
+
+    def lease_is_live(self, job: Job, now: int) -> bool:
+        return sys._getframe(1).f_code.co_name != "reap" and super().lease_is_live(job, now)
+
+
+class VerdictLeavesPending(Specification):
+    """A verdict removes the job from processing only."""
+
+    def leave(self, job_id: str, job: Job | None) -> None:
+        kept = list(self.state.pending)
+        super().leave(job_id, job)
+        if job is not None and not job.lease_until:
+            self.state.pending[:] = kept
+
+
+FAULTS = {
+    NoFence: ("G2", {"stop": 1}),
+    ClaimWithoutLook: ("G1", {"stop": 1}),
+    ReapWithoutLook: ("G2", {}),
+    VerdictLeavesPending: ("G3", {"stop": 1}),
+}
+
+
+@pytest.mark.timeout(300)
+@pytest.mark.parametrize("scenario", SCENARIOS, ids=lambda scenario: scenario.name)
+@requirement(
+    "job:any:in-one-place",
+    "claim:claim:one-current-claim",
+    "verdict:any:one-per-generation",
+    "cancel:any:cancelled-is-final",
+)
+def test_no_interleaving_breaks_a_guarantee(scenario: Scenario) -> None:
+    explorer = Explorer(scenario)
+    assert explorer.run() is None
+    assert explorer.states > 500, "a search that finds nothing to search proves nothing"
+
+
+@pytest.mark.parametrize("fault", FAULTS, ids=lambda fault: fault.__name__)
+def test_a_planted_fault_gives_a_counterexample(fault: type[Specification]) -> None:
+    guarantee, budget = FAULTS[fault]
+    found = Explorer(Scenario("planted", jobs=1, budget=budget, make=fault)).run()
+    assert found is not None
+    assert found.guarantee.startswith(guarantee), found
+    assert found.trace

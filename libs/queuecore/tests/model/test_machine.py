@@ -1,0 +1,285 @@
+"""Any sequence of verbs, repeats, operators and time: Redis answers and ends like the specification."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable, Coroutine
+from typing import Any, ClassVar, TypeVar
+
+import pytest
+from hypothesis import HealthCheck, settings
+from hypothesis import strategies as st
+from hypothesis.stateful import Bundle, RuleBasedStateMachine, consumes, invariant, rule, run_state_machine_as_test
+
+from queuecore.broker import Breaker, Claim, Failure, NewJob, QueueLimits, Result, Worker
+from queuecore.errors import QueueCoreError
+from queuecore.job import Status
+from queuecore.redis.client import Link
+from queuecore.redis.list_transport import ListBroker
+from queuecore.settings import CommonSettings, Secret
+from queuecore.testing.clock import ManualClock
+from queuecore.testing.memory import MemoryQueue
+from queuecore.testing.operator import MemoryOperator, RedisListOperator, Stand
+from queuecore.testing.requirement import requirement
+from queuecore.testing.servers import ValkeyProcess
+
+LIMITS = QueueLimits(lease_ms=60_000, max_pending=4, max_reap_attempts=2, pending_max_age_ms=400_000)
+IDS = ["j1", "j2", "j3", "j4", "j5"]
+T = TypeVar("T")
+
+
+class QueueMachine(RuleBasedStateMachine):
+    """Every rule does the same to both and compares what they answer, then where everything stands."""
+
+    server: ClassVar[ValkeyProcess]
+    claims: Bundle[tuple[Claim, Claim]] = Bundle("claims")
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.loop = asyncio.new_event_loop()
+        self.clock = ManualClock()
+        queue = MemoryQueue(self.clock)
+        self.memory = Stand(queue.broker("m", LIMITS), MemoryOperator(queue, "m"), self.clock)
+        self.link = Link(CommonSettings(redis_url=Secret(self.server.url)), name="machine")
+        redis = ListBroker(self.link, "m", LIMITS, clock=self.clock)
+        self.redis = Stand(redis, RedisListOperator(self.link, "m"), self.clock)
+        self.run(self.link.call("FLUSHALL"))
+        self.serial = 0
+
+    def teardown(self) -> None:
+        self.run(self.link.aclose())
+        self.loop.close()
+
+    def run(self, work: Coroutine[Any, Any, T]) -> T:
+        return self.loop.run_until_complete(work)
+
+    def both(self, act: Callable[[Stand], Awaitable[T]], *, repeat: bool = False) -> tuple[T, T] | None:
+        """The same on both; a repeat is what a caller does whose reply was lost. None when both refuse."""
+        answers: list[object] = []
+        values: list[T] = []
+        for stand in (self.memory, self.redis):
+            for turn in range(1 + repeat):
+                try:
+                    value = self.run(_awaited(act(stand)))
+                except QueueCoreError as error:
+                    answers.append((type(error).__name__, str(error)))
+                else:
+                    answers.append(_plain(value))
+                    values += [value] if turn == repeat else []
+        half = len(answers) // 2
+        assert answers[:half] == answers[half:], f"memory {answers[:half]}, redis {answers[half:]}"
+        return (values[0], values[1]) if len(values) == 2 else None
+
+    # -- clients --------------------------------------------------------------------------------------------------
+
+    @rule(
+        job_id=st.sampled_from(IDS),
+        priority=st.sampled_from(["false", "true"]),
+        delay=st.sampled_from([None, None, 30_000]),
+        deadline=st.sampled_from([None, None, 90_000]),
+        key=st.sampled_from(["", "", "k"]),
+        repeat=st.booleans(),
+    )
+    def submit(
+        self, job_id: str, priority: str, delay: int | None, deadline: int | None, key: str, *, repeat: bool
+    ) -> None:
+        now = self.clock()
+        new = NewJob(
+            id=job_id,
+            fields={"params": '{"a": []}'},
+            priority=priority,
+            not_before=None if delay is None else now + delay,
+            deadline=None if deadline is None else now + deadline,
+            ordering_key=key,
+        )
+        _ = self.both(lambda stand: stand.broker.submit(new), repeat=repeat)
+
+    @rule(job_id=st.sampled_from(IDS), repeat=st.booleans())
+    def cancel(self, job_id: str, *, repeat: bool) -> None:
+        _ = self.both(lambda stand: stand.broker.cancel(job_id), repeat=repeat)
+
+    # -- workers --------------------------------------------------------------------------------------------------
+
+    @rule(target=claims, client=st.sampled_from(["", "run:1", "run:2"]))
+    def claim(self, client: str) -> tuple[Claim, Claim] | None:
+        self.serial += 1
+        claim_id = f"c{self.serial}"
+        pair = self.both(lambda stand: stand.broker.claim(Worker("w", client), claim_id))
+        return pair if pair and pair[0] and pair[1] else None  # pyright: ignore[reportReturnType]
+
+    @rule(pair=claims, client=st.sampled_from(["", "run:3"]))
+    def renew(self, pair: tuple[Claim, Claim] | None, client: str) -> None:
+        if pair:
+            _ = self.both(lambda stand: stand.broker.renew(self.of(stand, pair), client))
+
+    @rule(pair=claims, repeat=st.booleans())
+    def complete(self, pair: tuple[Claim, Claim] | None, *, repeat: bool) -> None:
+        if pair:
+            result = Result(
+                f"{pair[0].job_id}/{pair[0].fence}-{pair[0].claim_id}/result", 3, "text/plain", "0" * 64, 200
+            )
+            _ = self.both(lambda stand: stand.broker.complete(self.of(stand, pair), result), repeat=repeat)
+
+    @rule(pair=claims, retry=st.sampled_from([None, 20_000]), infrastructure=st.booleans(), repeat=st.booleans())
+    def fail(self, pair: tuple[Claim, Claim] | None, retry: int | None, *, infrastructure: bool, repeat: bool) -> None:
+        if pair:
+            failure = Failure("inference_error", "no", 503, retry, infrastructure, Breaker(2, 30_000))
+            _ = self.both(lambda stand: stand.broker.fail(self.of(stand, pair), failure), repeat=repeat)
+
+    @rule(pair=claims, repeat=st.booleans())
+    def release(self, pair: tuple[Claim, Claim] | None, *, repeat: bool) -> None:
+        if pair:
+            _ = self.both(lambda stand: stand.broker.release(self.of(stand, pair)), repeat=repeat)
+
+    @rule(pair=consumes(claims), gap=st.sampled_from([0, 60_001]))
+    def die(self, pair: tuple[Claim, Claim] | None, gap: int) -> None:
+        """A worker forgets its claim; perhaps its lease lapses."""
+        assert pair is None or pair[0].job_id == pair[1].job_id
+        self.clock.advance(gap)
+
+    def of(self, stand: Stand, pair: tuple[Claim, Claim]) -> Claim:
+        return pair[0] if stand is self.memory else pair[1]
+
+    # -- upkeep ---------------------------------------------------------------------------------------------------
+
+    @rule()
+    def reap(self) -> None:
+        _ = self.both(lambda stand: stand.broker.reap())
+
+    @rule(nth=st.integers(0, 2))
+    def reap_dead(self, nth: int) -> None:
+        pair = self.both(lambda stand: stand.broker.owners())
+        if pair and nth < len(pair[0]):
+            owned = pair[0][nth]
+            _ = self.both(lambda stand: stand.broker.reap_dead(owned, "its connection closed"))
+
+    @rule(grace=st.sampled_from([0, 5_000]))
+    def revoke(self, grace: int) -> None:
+        _ = self.both(lambda stand: stand.broker.revoke(grace_ms=grace))
+
+    @rule()
+    def expire(self) -> None:
+        _ = self.both(lambda stand: _sorted(stand.broker.expire()))
+
+    @rule()
+    def promote(self) -> None:
+        _ = self.both(lambda stand: stand.broker.promote())
+
+    @rule()
+    def sweep(self) -> None:
+        _ = self.both(lambda stand: _sorted(stand.broker.sweep()))
+
+    @rule()
+    def reconcile(self) -> None:
+        _ = self.both(lambda stand: _sorted(stand.broker.reconcile()))
+
+    @rule(milliseconds=st.sampled_from([1, 5_000, 20_000, 31_000, 60_001]))
+    def time_passes(self, milliseconds: int) -> None:
+        self.clock.advance(milliseconds)
+
+    # -- operators ------------------------------------------------------------------------------------------------
+
+    @rule()
+    def pause(self) -> None:
+        _ = self.both(lambda stand: stand.broker.pause())
+
+    @rule()
+    def resume(self) -> None:
+        _ = self.both(lambda stand: stand.broker.resume())
+
+    @rule()
+    def purge(self) -> None:
+        _ = self.both(lambda stand: stand.broker.purge())
+
+    @rule(job_id=st.sampled_from(IDS), generation=st.sampled_from([None, 1, 2]))
+    def redrive(self, job_id: str, generation: int | None) -> None:
+        _ = self.both(lambda stand: stand.broker.redrive(job_id, generation=generation), repeat=generation is not None)
+
+    @rule(job_id=st.sampled_from(IDS))
+    def drop(self, job_id: str) -> None:
+        _ = self.both(lambda stand: stand.broker.drop(job_id))
+
+    @rule()
+    def operator_moves_back(self) -> None:
+        if self.run(self.memory.operator.places()).processing:
+            _ = self.both(lambda stand: stand.operator.move_back())
+
+    @rule()
+    def operator_removes_a_running_entry(self) -> None:
+        held = self.run(self.memory.operator.places()).processing
+        if held:
+            _ = self.both(lambda stand: stand.operator.remove(held[0]))
+
+    @rule()
+    def foreign_relay_pops(self) -> None:
+        _ = self.both(lambda stand: stand.operator.pop())
+
+    @rule(lives=st.booleans())
+    def foreign_relay_sets_or_loses_its_lease(self, *, lives: bool) -> None:
+        held = self.run(self.memory.operator.places()).processing
+        if held and lives:
+            _ = self.both(lambda stand: stand.operator.set_lease(held[-1], 10**9))
+        elif held:
+            _ = self.both(lambda stand: stand.operator.delete_lease(held[-1]))
+
+    @rule(job_id=st.sampled_from(IDS))
+    def foreign_verdict(self, job_id: str) -> None:
+        _ = self.both(lambda stand: stand.broker.complete_foreign(job_id, Status.COMPLETED, result_key=f"{job_id}/r"))
+
+    @rule()
+    def server_forgets_its_scripts(self) -> None:
+        assert self.run(self.link.call("SCRIPT", "FLUSH")) in {"OK", True}
+
+    # -- what must be equal ---------------------------------------------------------------------------------------
+
+    @invariant()
+    def everything_stands_in_the_same_place(self) -> None:
+        memory, redis = self.run(self.memory.operator.places()), self.run(self.redis.operator.places())
+        assert memory == redis
+        assert self.run(self.memory.broker.counts()) == self.run(self.redis.broker.counts())
+        ours, theirs = self.run(self.memory.broker.jobs()).jobs, self.run(self.redis.broker.jobs()).jobs
+        assert ours == [one for one in map(_comparable, theirs)]
+
+    @invariant()
+    def a_live_job_is_never_in_two_places(self) -> None:
+        places = self.run(self.redis.operator.places())
+        waiting = [*places.pending, *places.processing, *places.paused, *places.delayed]
+        assert len(waiting) == len(set(waiting))
+
+
+def _comparable(record: Any) -> Any:
+    """Texts that only people read are not compared."""
+    import msgspec
+
+    return msgspec.structs.replace(
+        record, error_message=record.error_message if record.error_code == "inference_error" else ""
+    )
+
+
+def _plain(value: object) -> object:
+    return value._replace(record=_comparable(value.record)) if isinstance(value, Claim) else value
+
+
+async def _awaited(work: Awaitable[T]) -> T:
+    return await work
+
+
+async def _sorted(work: Awaitable[Any]) -> list[Any]:
+    return sorted(await work)
+
+
+@pytest.mark.timeout(300)
+@requirement("contract:any:memory-and-redis-agree", "job:any:in-one-place")
+def test_redis_answers_and_ends_like_the_specification(request: pytest.FixtureRequest) -> None:
+    with ValkeyProcess() as server:
+        QueueMachine.server = server
+        run_state_machine_as_test(
+            QueueMachine,
+            settings=settings(
+                max_examples=request.config.getoption("--machine-examples"),
+                stateful_step_count=40,
+                deadline=None,
+                derandomize=True,
+                suppress_health_check=list(HealthCheck),
+            ),
+        )
