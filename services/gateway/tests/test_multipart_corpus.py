@@ -6,13 +6,11 @@ import json
 import time
 from collections.abc import AsyncIterator
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import httpx
 import pytest
-
-if TYPE_CHECKING:
-    from conftest import Stack
+from gateway_stack import Stack
 
 pytestmark = pytest.mark.anyio
 

@@ -111,4 +111,6 @@ class Waiters:
 
 
 async def _next(changes: AsyncIterator[str]) -> str:
-    return await anext(changes)
+    async for job_id in changes:
+        return job_id
+    raise RuntimeError("the subscription ended")
