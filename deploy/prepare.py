@@ -1,6 +1,8 @@
 """Write what compose.yaml needs and git does not hold: .env with random secrets, and the admin token.
 
-Nothing that is set is ever changed, so it may run before every start:  python3 deploy/prepare.py [--env-file F] [--secrets DIR]
+Nothing that is set is ever changed, so it may run before every start:
+
+    python3 deploy/prepare.py [--env-file FILE] [--secrets DIRECTORY]
 """
 
 from __future__ import annotations

@@ -9,9 +9,9 @@ import socket
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import Any, Final, TypeVar
+from typing import Any, Final, TypeVar, cast
 
 import docker
 import docker.errors
@@ -67,12 +67,14 @@ class Cluster:
     def _prepare(self) -> None:
         self._env_file.unlink(missing_ok=True)
         _ = subprocess.run(
-            [sys.executable, ROOT / "deploy" / "prepare.py", "--env-file", self._env_file]
-            + ["--secrets", self.directory / "secrets"],
+            [
+                *(sys.executable, ROOT / "deploy" / "prepare.py"),
+                *("--env-file", self._env_file, "--secrets", self.directory / "secrets"),
+            ],
             check=True,
         )
         # Passwords with every character that has broken somebody's URL, shell or YAML.
-        odd = "p@s:s#w/o?r&d %+=\"`\\" + secrets.token_hex(4)
+        odd = 'p@s:s#w/o?r&d %+="`\\' + secrets.token_hex(4)
         text = self._env_file.read_text("utf-8")
         lines = [
             f"VALKEY_RELAY_PASSWORD='{odd}'" if line.startswith("VALKEY_RELAY_PASSWORD=") else line
@@ -129,7 +131,7 @@ class Cluster:
     def run(self, service: str, *command: str, index: int = 1) -> str:
         """Run a command in a container; its output. Raises when it fails."""
         code, output = self.container(service, index).exec_run(list(command))
-        text = bytes(output).decode("utf-8", "replace")
+        text = cast("bytes", output).decode("utf-8", "replace")
         if code:
             raise RuntimeError(f"{service}: {' '.join(command)} ended with {code}: {text}")
         return text
@@ -142,12 +144,15 @@ class Cluster:
         """Container name -> memory that is not page cache, of every running container."""
         found: dict[str, int] = {}
         for container in self.containers():
-            try:
-                usage: dict[str, Any] = container.stats(stream=False, one_shot=True)["memory_stats"]  # pyright: ignore[reportCallIssue]
-            except (docker.errors.APIError, KeyError):
+            if container.status != "running":
                 continue
+            try:
+                answer = cast("dict[str, Any]", self._docker.api.stats(str(container.id), stream=False, one_shot=True))
+            except docker.errors.APIError:
+                continue  # it has ended meanwhile
+            usage: dict[str, Any] = answer["memory_stats"]
             details: dict[str, int] = usage.get("stats", {})
-            cache = details.get("total_inactive_file", details.get("inactive_file", 0))
+            cache = details.get("total_inactive_file", details.get("inactive_file", 0))  # cgroup 1, cgroup 2
             if "usage" in usage:
                 found[str(container.name)] = int(usage["usage"]) - cache
         return found
@@ -206,7 +211,9 @@ class Cluster:
 
     def journal(self, pod: int) -> list[dict[str, Any]]:
         """What the pod's model was asked since it started."""
-        code = "import urllib.request as r; print(r.urlopen('http://127.0.0.1:9000/journal', timeout=10).read().decode())"
+        code = (
+            "import urllib.request as r; print(r.urlopen('http://127.0.0.1:9000/journal', timeout=10).read().decode())"
+        )
         answer = json.loads(self.run(f"model-{pod}", "python", "-c", code))
         return answer["requests"] if isinstance(answer, dict) else answer
 
@@ -224,15 +231,15 @@ class Cluster:
     # -- what is kept when a test fails -------------------------------------------------------------------------
 
     def keep(self, directory: Path, *, since_seconds: float) -> None:
-        """Logs of every container since then, the queue's lengths and every record, for whoever looks into a failure."""
+        """Every container's log since then, the queue's lengths and its records."""
         directory.mkdir(parents=True, exist_ok=True)
         for container in self.containers():
             text = container.logs(since=int(since_seconds), timestamps=True)
             _ = (directory / f"{container.name}.log").write_bytes(bytes(text))
         try:
             dump: dict[str, Any] = {"lengths": self.queue_dump(), "refused": self.refused_commands()}
-            jobs = [key for key in self.keys("job:*") if not key.endswith(":gone")][:2_000]
-            dump["jobs"] = {key: self.record(key.removeprefix("job:")) for key in jobs[:200]}
+            jobs = [key for key in self.keys("job:*") if not key.endswith(":gone")][-200:]  # the youngest
+            dump["jobs"] = {key: self.record(key.removeprefix("job:")) for key in jobs}
         except (RuntimeError, docker.errors.APIError) as error:
             dump = {"error": str(error)}
         _ = (directory / "queue.json").write_text(json.dumps(dump, indent=2), "utf-8")
@@ -242,8 +249,3 @@ def _free_port() -> int:
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         return int(probe.getsockname()[1])
-
-
-def names(containers: Sequence[Container]) -> list[str]:
-    """Their names, for messages."""
-    return [str(container.name) for container in containers]

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Callable
-from typing import Final
+from typing import Final, cast
 
 import docker.errors
 from docker.models.containers import Container
@@ -37,7 +37,7 @@ class Nemesis:
     def __init__(self, cluster: Cluster, history: History) -> None:
         self._cluster = cluster
         self._history = history
-        self._undo: dict[str, Callable[[], None]] = {}
+        self._undo: dict[str, Callable[[], object]] = {}
 
     def kill(self, service: str, *, index: int = 1, job_id: str = "") -> None:
         """SIGKILL to everything in the container."""
@@ -109,25 +109,25 @@ class Nemesis:
         before = self._cluster.redis("CONFIG", "GET", "maxmemory").split("\n")[1]
         _ = self._fault("fill", container)
         _ = self._cluster.redis("CONFIG", "SET", "maxmemory", "1")
-        self._remember("fill", container, lambda: self._cluster.redis("CONFIG", "SET", "maxmemory", before) and None)
+        self._remember("fill", container, lambda: self._cluster.redis("CONFIG", "SET", "maxmemory", before))
 
     def slow(self, service: str, *, cpus: float) -> None:
         """Leave the container this fraction of a processor."""
         container = self._cluster.container(service)
         _ = self._fault(f"slow to {cpus} processors", container)
         _ = container.update(cpu_period=100_000, cpu_quota=int(cpus * 100_000))
-        self._remember("slow", container, lambda: container.update(cpu_quota=-1) and None)
+        self._remember("slow", container, lambda: cast("object", container.update(cpu_quota=-1)))
 
     def heal(self, only: str = "") -> None:
         """Undo what is in place; with ``only``, what concerns that container or has that name."""
         for name in [name for name in self._undo if only in name]:
             undo = self._undo.pop(name)
             with contextlib.suppress(docker.errors.NotFound):  # it was replaced meanwhile
-                undo()
+                _ = undo()
             _ = self._history.add("heal", detail=name)
 
     def _fault(self, what: str, container: Container, job_id: str = "") -> None:
         _ = self._history.add("fault", target=str(container.name), detail=what, job_id=job_id)
 
-    def _remember(self, what: str, container: Container, undo: Callable[[], None]) -> None:
+    def _remember(self, what: str, container: Container, undo: Callable[[], object]) -> None:
         self._undo[f"{what} {container.name}"] = undo

@@ -1,6 +1,6 @@
 """Clients of the product: they submit, cancel and watch jobs, and write down every call and its answer.
 
-A call ends as ok, refused (an answer that is an error, or nothing listened: it did not run) or unknown (no whole answer).
+A call ends as ok, refused (the answer is an error, or nothing listened: it did not run) or unknown (no whole answer).
 """
 
 from __future__ import annotations
@@ -10,6 +10,7 @@ import threading
 import time
 from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from datetime import datetime
 from types import TracebackType
 from typing import Any, Final, Self
 
@@ -19,6 +20,7 @@ from e2e.cluster import MODEL, PODS, Cluster
 from e2e.history import TERMINAL, History
 
 SERVICE: Final = "transcription"
+Params = Mapping[str, str | float]  # form fields beside the file
 _counter = itertools.count(1)
 
 
@@ -50,14 +52,14 @@ class Workload:
 
     # -- single calls -------------------------------------------------------------------------------------------
 
-    def submit(self, tag: str = "", *, content: bytes | None = None, **params: str | float) -> str | None:
-        """Post one job; its id when it was acknowledged. ``params`` reach the model (``mock_delay_seconds=…``)."""
-        tag = tag or new_tag()
+    def submit(self, *, content: bytes | None = None, params: Params | None = None) -> str | None:
+        """Post one job; its id when it was acknowledged. ``params`` reach the model (``mock_delay_seconds``)."""
+        tag = new_tag()
         _ = self.history.add("submit", "invoked", tag=tag)
         try:
             answer = self._http.post(
                 f"/jobs/{SERVICE}",
-                data={"model": MODEL, "tag": tag, **{name: str(value) for name, value in params.items()}},
+                data={"model": MODEL, "tag": tag, **{name: str(value) for name, value in (params or {}).items()}},
                 files={"file": (f"{tag}.wav", content_of(tag) if content is None else content, "audio/wav")},
             )
         except httpx.ConnectError as error:
@@ -75,11 +77,11 @@ class Workload:
         _ = self.history.add("submit", tag=tag, job_id=job_id, status=status, http_status=answer.status_code)
         return job_id
 
-    def submit_surely(self, *, within_seconds: float = 60, **params: str | float) -> str:
+    def submit_surely(self, *, within_seconds: float = 60, params: Params | None = None) -> str:
         """Post until one is acknowledged, a new job at each try."""
         end = time.monotonic() + within_seconds
         while True:
-            job_id = self.submit(**params)
+            job_id = self.submit(params=params)
             if job_id is not None:
                 return job_id
             assert time.monotonic() < end, f"no submission was accepted within {within_seconds} s"
@@ -154,9 +156,9 @@ class Workload:
             time.sleep(0.02)
         raise AssertionError(f"job {job_id} is not {' or '.join(statuses)} after {within_seconds} s: {document}")
 
-    def running(self, *, within_seconds: float = 30, **params: str | float) -> tuple[str, int]:
+    def running(self, *, within_seconds: float = 30, params: Params | None = None) -> tuple[str, int]:
         """Submit a job and wait until a model runs it; its id and the pod."""
-        job_id = self.submit_surely(**params)
+        job_id = self.submit_surely(params=params)
         end = time.monotonic() + within_seconds
         while time.monotonic() < end:
             document = self.read(job_id)
@@ -197,14 +199,14 @@ class Workload:
 
     # -- load ---------------------------------------------------------------------------------------------------
 
-    def start(self, *, per_second: float, clients: int = 4, params: Mapping[str, str | float] | None = None) -> None:
+    def start(self, *, per_second: float, clients: int = 4, params: Params | None = None) -> None:
         """Submit in the background until ``stop``, and watch what is open."""
         pause = clients / per_second
 
         def client() -> None:
             due = time.monotonic()
             while not self._stop.is_set():
-                _ = self.submit(**(params or {}))
+                _ = self.submit(params=params)
                 due = max(due + pause, time.monotonic() - 1)  # a stall is made up for, up to a second's worth
                 _ = self._stop.wait(max(0.0, due - time.monotonic()))
 
@@ -229,7 +231,9 @@ class Workload:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
         self.stop()
         self._http.close()
 
@@ -243,6 +247,4 @@ def _document(answer: httpx.Response) -> dict[str, Any]:
 
 
 def _epoch(rfc3339: str) -> float:
-    from datetime import datetime  # noqa: PLC0415
-
-    return datetime.fromisoformat(rfc3339.replace("Z", "+00:00")).timestamp()
+    return datetime.fromisoformat(rfc3339).timestamp()
