@@ -34,6 +34,7 @@ _ADVICE: Final = {
     errno.EROFS: "the file system is read-only",
     errno.EACCES: "access denied: the directory of BLOBS_URL must belong to the user of this process",
     errno.EPERM: "access denied: the directory of BLOBS_URL must belong to the user of this process",
+    errno.EEXIST: "the key of another object is a folder of this one",
     errno.ENOTDIR: "the key of another object is a folder of this one",
     errno.EISDIR: "the key of another object is below this one",
     errno.EMFILE: "this process has too many files open",

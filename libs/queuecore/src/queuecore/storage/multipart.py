@@ -17,7 +17,7 @@ FIRST_PART_BYTES: Final = 8 << 20  # S3 takes 5 MiB and more
 MAX_PARTS: Final = 10_000
 _PARTS_A_SIZE: Final = 1_000
 _ON_THEIR_WAY: Final = 3
-_ABORT_GRACE_SECONDS: Final = 10
+_ABORT_SECONDS: Final = 5  # what a failing S3 server may add to somebody's way out
 
 _logger = logging.getLogger(__name__)
 
@@ -84,7 +84,7 @@ class MultipartUpload:
             return started[0]
 
         try:
-            return await uninterrupted(create(), grace_seconds=_ABORT_GRACE_SECONDS)
+            return await uninterrupted(create(), grace_seconds=_ABORT_SECONDS)
         except asyncio.CancelledError:
             for upload in started:
                 await upload.abort()
@@ -122,7 +122,7 @@ class MultipartUpload:
 
         An abort that fails is logged and left to ``abort_unfinished``: the caller has an error of its own to report.
         """
-        await uninterrupted(self._abort(), grace_seconds=_ABORT_GRACE_SECONDS)
+        await uninterrupted(self._abort())
 
     async def _upload(self, operation: str, **parameters: Any) -> dict[str, Any]:
         return await self._call(operation, self._key, UploadId=self._upload_id, **parameters)
@@ -144,8 +144,9 @@ class MultipartUpload:
             _ = task.cancel()
         _ = await asyncio.gather(*self._running, return_exceptions=True)
         try:
-            _ = await self._upload("abort_multipart_upload")
+            async with asyncio.timeout(_ABORT_SECONDS):
+                _ = await self._upload("abort_multipart_upload")
         except UploadGone:
             return
-        except BlobUnavailable as error:
-            _logger.warning("an unfinished upload is left to the sweep: %s", error)
+        except (BlobUnavailable, TimeoutError) as error:
+            _logger.warning("an unfinished upload of %s is left to the sweep: %s", self._key, error)

@@ -15,10 +15,10 @@ def check_key(key: str) -> str:
     Raises:
         ValueError: says which rule it breaks.
     """
-    if not 0 < len(key.encode()) <= MAX_KEY_BYTES:
-        raise ValueError(f"object key: 1 to {MAX_KEY_BYTES} bytes")
     if not key.isprintable():
         raise ValueError(f"object key {key!r}: printable characters only")
+    if not 0 < len(key.encode()) <= MAX_KEY_BYTES:
+        raise ValueError(f"object key: 1 to {MAX_KEY_BYTES} bytes")
     if "\\" in key or any(part == "" or part.startswith(".") for part in key.split("/")):
         raise ValueError(f"object key {key!r}: no backslash, and no part that is empty or begins with a dot")
     return key

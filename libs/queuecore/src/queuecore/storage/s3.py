@@ -90,7 +90,8 @@ class S3Store(BlobStore):
             async with aclosing(split(chunks)) as parts:
                 async for part in parts:
                     if upload is None and len(part) < FIRST_PART_BYTES:
-                        _ = await self._object("put_object", key, Body=part)
+                        answer = await self._object("put_object", key, Body=part)
+                        _ = answer["ETag"]  # proves that an S3 server took it, not some page in between
                         return len(part)
                     if upload is None:
                         upload = await MultipartUpload.start(self._object, key)

@@ -9,6 +9,7 @@ the same bytes, expired credentials are read again, and the caller learns how of
 from __future__ import annotations
 
 import io
+from collections.abc import Mapping
 from typing import Any, Final
 
 import aioboto3
@@ -57,13 +58,25 @@ class _Part(io.BytesIO):
         return memoryview(self._content)
 
 
+class S3Answer(dict[str, Any]):
+    """An answer's fields. One that S3 always gives and this server does not is a fault of the server."""
+
+    def __init__(self, key: str, fields: Mapping[str, Any]) -> None:
+        super().__init__(fields)
+        self._key = key
+
+    def __missing__(self, field: str) -> Any:
+        text = f"the answer has no {field}; is there an S3 server at S3_ENDPOINT_URL?"
+        raise S3Fault(self._key, "", text, Remedy.NONE)
+
+
 class S3Body:
     """An object's bytes as they arrive. ``size`` is what the server announced for this answer."""
 
-    def __init__(self, key: str, response: dict[str, Any]) -> None:
+    def __init__(self, key: str, answer: S3Answer) -> None:
         self._key = key
-        self._stream = response["Body"]
-        self.size: int = response["ContentLength"]
+        self._stream = answer["Body"]
+        self.size: int = answer["ContentLength"]
 
     async def read(self) -> bytes:
         """Some bytes; empty at the end.
@@ -119,7 +132,7 @@ class S3Client:
         """Close the pool."""
         await self._client.__aexit__(None, None, None)
 
-    async def call(self, operation: str, key: str, patience: Patience, **parameters: Any) -> dict[str, Any]:
+    async def call(self, operation: str, key: str, patience: Patience, **parameters: Any) -> S3Answer:
         """One S3 operation by its snake-case name, retried as its faults allow; ``Body`` is bytes.
 
         Raises:
@@ -143,21 +156,21 @@ class S3Client:
                     raise
             await sleep(_BACKOFF.pause_seconds(failures))
 
-    async def get(self, key: str, patience: Patience, **parameters: Any) -> tuple[dict[str, Any], S3Body]:
+    async def get(self, key: str, patience: Patience, **parameters: Any) -> tuple[S3Answer, S3Body]:
         """``get_object``: the answer's head, and its body, which the caller closes.
 
         Raises:
             BlobNotFound, S3Fault
         """
-        response = await self.call("get_object", key, patience, **parameters)
-        return response, S3Body(key, response)
+        answer = await self.call("get_object", key, patience, **parameters)
+        return answer, S3Body(key, answer)
 
-    async def _send(self, operation: str, key: str, parameters: dict[str, Any]) -> dict[str, Any]:
+    async def _send(self, operation: str, key: str, parameters: dict[str, Any]) -> S3Answer:
         body = parameters.get("Body")
         if body is not None and len(body) > _EXPECT_BYTES:
             parameters = {**parameters, "Body": _Part(body)}  # a stream makes botocore wait for "100 Continue"
         try:
-            return await getattr(self._client, operation)(Bucket=self._bucket, **parameters)
+            return S3Answer(key, await getattr(self._client, operation)(Bucket=self._bucket, **parameters))
         except ClientError as error:
             raise self._answer_fault(operation, key, error) from error
         except (BotoCoreError, TransportError) as error:

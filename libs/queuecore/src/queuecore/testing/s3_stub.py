@@ -70,6 +70,9 @@ class S3Stub:
         self.refuses_checksums = False
         self._plan: dict[str, list[PlannedFault]] = {}
         self._always: dict[str, PlannedFault] = {}
+        self._gates: dict[str, asyncio.Event] = {}
+        self._changed = asyncio.Condition()
+        self.waiting = 0
         self._server: asyncio.Server | None = None
         self._tasks: set[asyncio.Task[None]] = set()
         self.url = ""
@@ -81,6 +84,27 @@ class S3Stub:
     def plan_always(self, operation: str, fault: PlannedFault) -> None:
         """Every call of ``operation`` ("any": of any) fails like this."""
         self._always[operation] = fault
+
+    def plan_never(self, operation: str) -> None:
+        """Take back ``plan_always``."""
+        del self._always[operation]
+
+    def hold(self, operation: str) -> Callable[[], None]:
+        """Answer no call of ``operation`` until the function that this gives is called."""
+        gate = self._gates[operation] = asyncio.Event()
+        return gate.set
+
+    async def held(self, calls: int) -> None:
+        """Wait until so many calls are held."""
+        await self._reaches(lambda: self.waiting == calls)
+
+    async def settled(self, connections: int) -> None:
+        """Wait until at most so many connections are open."""
+        await self._reaches(lambda: self.open_connections <= connections)
+
+    async def _reaches(self, state: Callable[[], bool]) -> None:
+        async with asyncio.timeout(5), self._changed:
+            _ = await self._changed.wait_for(state)
 
     def count(self, operation: str) -> int:
         """How often it was called."""
@@ -108,7 +132,7 @@ class S3Stub:
         task.add_done_callback(self._tasks.discard)
 
     async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        self.open_connections += 1
+        await self._count(connections=1)
         try:
             while True:
                 request = await _read_head(reader)
@@ -117,6 +141,10 @@ class S3Stub:
                 if not early:
                     request = await _read_body(reader, writer, request)
                 self.requests.append(request)
+                if gate := self._gates.get(request.operation):
+                    await self._count(waiting=1)
+                    _ = await gate.wait()
+                    await self._count(waiting=-1)
                 done = self._do(request) if fault is None or fault.after else None
                 answer = done if fault is None else fault.answer
                 if answer is None:
@@ -128,8 +156,14 @@ class S3Stub:
         except (asyncio.IncompleteReadError, ConnectionError):
             return
         finally:
-            self.open_connections -= 1
             writer.close()
+            await self._count(connections=-1)
+
+    async def _count(self, *, connections: int = 0, waiting: int = 0) -> None:
+        async with self._changed:
+            self.open_connections += connections
+            self.waiting += waiting
+            self._changed.notify_all()
 
     def _fault(self, operation: str) -> PlannedFault | None:
         for name in (operation, "any"):
