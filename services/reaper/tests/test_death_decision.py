@@ -120,6 +120,33 @@ def test_a_crowd_that_vanishes_at_once_has_two_graces() -> None:
     assert deaths.observe(look(5, owners, {WITNESS, *left})) == owners - left
 
 
+@requirement("death:mass:grace-starts-again")
+def test_a_crowd_that_a_look_cuts_in_two_has_two_graces_too() -> None:
+    owners = {f"run:{number}" for number in range(10, 16)}
+    deaths = watch()
+    assert not deaths.observe(look(0, owners, {WITNESS, *owners}))
+    assert not deaths.observe(look(1, owners, {WITNESS, "run:10", "run:11", "run:12"}))
+    for at in (2, 3, 4, 5):
+        assert not deaths.observe(look(at, owners, {WITNESS}))
+
+    assert deaths.observe(look(6, owners, {WITNESS})) == owners
+
+
+def test_a_steady_trickle_of_deaths_does_not_put_off_the_first() -> None:
+    # One of eight dies every look and is replaced: over half of all owners are soon missing ones.
+    deaths, living = watch(), [f"run:{number}" for number in range(10, 14)]
+    owners, dead = set(living), set[str]()
+    for at in range(20):
+        fresh = [f"run:{100 + 3 * at + number}" for number in range(3)]
+        owners |= set(fresh)
+        living = [*living[3:], *fresh]
+        found = deaths.observe(look(at, owners, {WITNESS, *living}))
+        dead |= found
+        owners -= found
+
+    assert len(dead) > 40
+
+
 def test_half_of_a_crowd_is_not_more_than_half() -> None:
     owners = {f"run:{number}" for number in range(10, 16)}
     deaths = watch()
@@ -180,16 +207,18 @@ def is_dead(history: list[Look | None], owner: str) -> bool:
             break
         row.append(seen)
     row.reverse()
-    since: dict[str, float] = {}
-    for seen in row:
+    first: list[dict[str, int]] = []  # per look, since which look each has been missing
+    grace_from: dict[str, float] = {}
+    for index, seen in enumerate(row):
         assert seen.living is not None
         judged = {one for one in seen.owners if run_id(one) == run_id(seen.witness)}
         gone = judged - seen.living
-        fresh = gone - since.keys()
-        since = {one: since.get(one, seen.answered_at) for one in gone}
-        if len(judged) >= SMALLEST_CROWD and len(fresh) > len(judged) / 2:
-            since = dict.fromkeys(gone, seen.answered_at + GRACE)
-    return owner in since and now.asked_at - since[owner] >= GRACE
+        first.append({one: first[-1].get(one, index) if first else index for one in gone})
+        grace_from = {one: grace_from.get(one, seen.answered_at) for one in gone}
+        at_once = {one for one in gone if first[-1][one] >= index - 1}
+        if index in first[-1].values() and len(judged) >= SMALLEST_CROWD and len(at_once) > len(judged) / 2:
+            grace_from |= dict.fromkeys(at_once, seen.answered_at + GRACE)
+    return owner in grace_from and now.asked_at - grace_from[owner] >= GRACE
 
 
 @given(st.lists(steps, max_size=12))

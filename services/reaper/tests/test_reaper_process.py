@@ -29,6 +29,7 @@ async def pass_time(seconds: float) -> None:
     _ = await eventually(lambda: monotonic() >= end, within=seconds + 5)
 
 
+@pytest.mark.slow
 @requirement("death:kill:noticed-in-seconds")
 async def test_a_killed_owner_is_replaced_in_under_5_s_five_times_with_default_settings(stacks: Stacks) -> None:
     took: list[float] = []
@@ -219,10 +220,11 @@ async def test_without_the_right_to_list_clients_the_lease_decides(stacks: Stack
     assert "word" not in reaper.output.replace("REDIS_PASSWORD", "")
 
 
+@pytest.mark.slow
 @requirement("reap:kill:reaper-killed-anywhere")
 async def test_a_reaper_killed_at_any_moment_loses_and_doubles_nothing(stacks: Stacks) -> None:
     async with stacks(1) as stack:
-        for number in range(30):
+        for number in range(12):
             await stack.submit(f"j{number:02}")
             claim = await stack.broker.claim(Worker("w"), new_claim_id())
             assert claim is not None
@@ -231,16 +233,16 @@ async def test_a_reaper_killed_at_any_moment_loses_and_doubles_nothing(stacks: S
             return (await stack.broker.counts()).pending
 
         seen = 0
-        while seen < 30:
+        while seen < 12:
             reaper = stack.reaper(REAPER_INTERVAL_SECONDS="0.1")
             _ = await eventually(lambda seen=seen: _more_than(reaped, seen), within=15, every=0.001)
             _ = await reaper.end(signal.SIGKILL)
             seen = await reaped()
-        records = [await stack.broker.get(f"j{number:02}") for number in range(30)]
+        records = [await stack.broker.get(f"j{number:02}") for number in range(12)]
         counts = await stack.broker.counts()
 
     assert {(record.status, record.reaps) for record in records} == {("pending", 1)}
-    assert (counts.pending, counts.processing) == (30, 0)
+    assert (counts.pending, counts.processing) == (12, 0)
 
 
 async def _more_than(count: Callable[[], Any], seen: int) -> bool:

@@ -10,8 +10,8 @@ that could have hidden a return:
 * When the server does not say who is connected, nobody is judged.
 * When two looks are further apart than ``longest_gap_seconds`` (the reaper was stopped, or the path was), the time
   between them does not count.
-* When more than half of at least five owners vanish between two looks, a proxy or a network is the likelier cause: the
-  grace of all that are missing is followed by a second one.
+* When more than half of at least five owners vanish at once, a proxy or a network is the likelier cause: their grace
+  is followed by a second one. At once means in one look or two neighbouring ones, for looks fall where they fall.
 """
 
 from __future__ import annotations
@@ -36,6 +36,11 @@ class Look(NamedTuple):
     living: frozenset[str] | None
 
 
+class _Absence(NamedTuple):
+    first_missed_at: float
+    grace_from: float
+
+
 class DeathWatch:
     """Remembers since when each owner has been missing."""
 
@@ -44,7 +49,7 @@ class DeathWatch:
         self._longest_gap = longest_gap_seconds
         self._witness = ""
         self._last_answer = 0.0
-        self._missing: dict[str, float] = {}
+        self._missing: dict[str, _Absence] = {}
         self._seen_alive: frozenset[str] = frozenset()
 
     def forget(self) -> None:
@@ -67,17 +72,24 @@ class DeathWatch:
             self._witness = look.witness
         elif look.answered_at - self._last_answer > self._longest_gap:
             self._missing.clear()
-        self._last_answer = look.answered_at
         judged = frozenset(owner for owner in look.owners if run_id(owner) == run_id(look.witness))
         self._seen_alive = (self._seen_alive | look.living) & look.owners
         self._note_missing(judged - look.living, len(judged), look.answered_at)
-        return frozenset(owner for owner, since in self._missing.items() if look.asked_at - since >= self._grace)
+        self._last_answer = look.answered_at
+        return frozenset(
+            owner for owner, absence in self._missing.items() if look.asked_at - absence.grace_from >= self._grace
+        )
 
     def _note_missing(self, missing: Collection[str], crowd: int, now: float) -> None:
-        vanished = [owner for owner in missing if owner not in self._missing]
-        self._missing = {owner: self._missing.get(owner, now) for owner in missing}
-        if crowd >= SMALLEST_CROWD and len(vanished) * 2 > crowd:
-            self._missing = dict.fromkeys(missing, now + self._grace)
+        before = self._missing
+        self._missing = {owner: before.get(owner, _Absence(now, now)) for owner in missing}
+        somebody_new = bool(self._missing.keys() - before.keys())
+        vanished = [owner for owner in missing if self._missing[owner].first_missed_at >= self._last_answer]
+        if somebody_new and crowd >= SMALLEST_CROWD and len(vanished) * 2 > crowd:
+            # Only these, and not who was missing before: a steady trickle of deaths must not put off the first.
+            self._missing |= {
+                owner: _Absence(self._missing[owner].first_missed_at, now + self._grace) for owner in vanished
+            }
 
 
 def run_id(client: str) -> str:

@@ -31,11 +31,9 @@ _SECRET_FIELD: Final = re.compile(
     r"authorization|cookie|password|passwd|secret|api[_-]?key|access[_-]?key|encryption[_-]?key|(^|[_-])token$|signature",
     re.IGNORECASE,
 )
+_URL: Final = re.compile(r"\b([a-z][a-z0-9+.-]{1,15}://)([^\s'\"<>]+)", re.IGNORECASE)
+# Quantifiers are bounded or possessive: a hostile text must not cost more than its length.
 _MASKS: Final[tuple[tuple[re.Pattern[str], str], ...]] = (
-    # user:password@ of any URL; the password may hold anything but white space, so the last @ before one ends it
-    (re.compile(r"([a-z][a-z0-9+.-]{1,15}://)[^\s/@:'\"]*(?::[^\s'\"]*)?@", re.IGNORECASE), rf"\1{_MASK}@"),
-    # query strings carry signatures and callers' tokens
-    (re.compile(r"(https?://[^\s?'\"<>]+)\?[^\s'\"<>]+", re.IGNORECASE), rf"\1?{_MASK}"),
     (
         re.compile(r"\b((?:proxy-)?authorization|(?:set-)?cookie)(['\"]?\s*[:=]\s*['\"]?)[^\r\n'\"]+", re.IGNORECASE),
         rf"\1\2{_MASK}",
@@ -43,7 +41,7 @@ _MASKS: Final[tuple[tuple[re.Pattern[str], str], ...]] = (
     (re.compile(r"\b(bearer|basic)\s+[A-Za-z0-9._~+/=-]{6,}", re.IGNORECASE), rf"\1 {_MASK}"),
     (
         re.compile(
-            r"([\w-]*(?:password|passwd|secret|api[_-]?key|access[_-]?key|token))(['\"]?\s*[:=]\s*['\"]?)[^\s,;&'\"}]+",
+            r"([\w-]{0,40}(?:password|passwd|secret|api[_-]?key|access[_-]?key|token))(['\"]?\s*[:=]\s*['\"]?)[^\s,;&'\"}]+",
             re.IGNORECASE,
         ),
         rf"\1\2{_MASK}",
@@ -60,9 +58,21 @@ def mask(text: str) -> str:
     """``text`` without what looks like a secret, and not longer than ``LONGEST_TEXT``."""
     if len(text) > LONGEST_TEXT:
         text = f"{text[:LONGEST_TEXT]}… ({len(text)} characters)"
+    text = _URL.sub(_mask_url, text)
     for pattern, replacement in _MASKS:
         text = pattern.sub(replacement, text)
     return text
+
+
+def _mask_url(found: re.Match[str]) -> str:
+    scheme, rest = found[1], found[2]
+    # A password may hold any character, so the last @ ends it; a host without : or @ before its path has none.
+    host = rest.partition("/")[0]
+    if "@" in rest and (":" in host or "@" in host):
+        rest = f"{_MASK}@{rest.rpartition('@')[2]}"
+    if scheme.lower().startswith("http") and "?" in rest:  # signatures and callers' tokens
+        rest = f"{rest.partition('?')[0]}?{_MASK}"
+    return scheme + rest
 
 
 def configure(service: str, level: str, format: str, stream: TextIO | None = None) -> None:  # noqa: A002  LOG_FORMAT

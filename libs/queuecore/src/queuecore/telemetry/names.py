@@ -209,7 +209,7 @@ METRICS: Final[tuple[Metric, ...]] = (
     ),
     Metric(
         "relayq_death_notices_total", "counter", ("model", "outcome"),
-        "Owners whose connection went away: requeued, deadletter, cancelled, dropped, or skipped (came back in time).",
+        "Owners whose connection is gone: requeued, deadletter, cancelled; live or skipped if they came back in time.",
         "reaper",
     ),
     Metric(
