@@ -19,10 +19,15 @@ from redis.asyncio.retry import Retry
 from redis.backoff import NoBackoff
 from redis.exceptions import (
     BusyLoadingError,
+    ClusterDownError,
+    MasterDownError,
     NoPermissionError,
     NoScriptError,
+    OutOfMemoryError,
+    ReadOnlyError,
     RedisError,
     ResponseError,
+    TryAgainError,
 )
 
 from queuecore.errors import BrokerUnavailable, OutcomeUnknown
@@ -30,18 +35,9 @@ from queuecore.settings import CommonSettings
 
 AnyConnection = Connection | SSLConnection | UnixDomainSocketConnection
 
-# Answers that mean "not now": nothing ran.
-_NOT_NOW: Final = (
-    "OOM",
-    "LOADING",
-    "MISCONF",
-    "READONLY",
-    "MASTERDOWN",
-    "CLUSTERDOWN",
-    "TRYAGAIN",
-    "BUSY ",  # not BUSYGROUP
-    "NOREPLICAS",
-)
+# Answers that mean "not now": nothing ran. redis-py has classes for some and leaves the word in the text for others.
+_NOT_NOW_WORDS: Final = ("MISCONF", "MASTERDOWN", "CLUSTERDOWN", "TRYAGAIN", "BUSY ", "NOREPLICAS", "OOM")
+_NOT_NOW: Final = (OutOfMemoryError, ReadOnlyError, MasterDownError, ClusterDownError, TryAgainError)
 _KEEPALIVE: Final = {
     getattr(socket, name): value
     for name, value in (("TCP_KEEPIDLE", 15), ("TCP_KEEPINTVL", 5), ("TCP_KEEPCNT", 3), ("TCP_USER_TIMEOUT", 30_000))
@@ -193,12 +189,8 @@ def raise_refusal(what: str, error: ResponseError) -> None:
         return
     if isinstance(error, NoPermissionError):
         raise PermissionMissing(f"the Redis user may not run {what}: {error}") from error
-    text = str(error)
-    kind = type(error).__name__
-    if text.startswith(_NOT_NOW) or kind in {"OutOfMemoryError", "ReadOnlyError", "BusyLoadingError"} or "-OOM" in text:
-        raise BrokerUnavailable(f"Redis refused {what}: {text}") from error
-    if "OOM command not allowed" in text:
-        raise BrokerUnavailable(f"Redis refused {what}: {text}") from error
+    if isinstance(error, _NOT_NOW) or str(error).startswith(_NOT_NOW_WORDS):
+        raise BrokerUnavailable(f"Redis refused {what}: {error}") from error
 
 
 def _say(error: BaseException) -> str:

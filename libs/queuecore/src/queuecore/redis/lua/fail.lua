@@ -39,6 +39,7 @@ end
 -- writes
 local now, settled = now_ms(ARGV[10]), "fail:" .. ARGV[2] .. ":" .. ARGV[3] .. ":"
 local failures = count_of(rec, "failures") + 1
+drop_lease(base, id) -- first: see set_lease
 redis.call("HSET", KEYS[1], "failures", failures)
 if ARGV[6] == "0" then
   redis.call("HDEL", base .. ":state", "breaker")
@@ -59,7 +60,7 @@ end
 local due = ARGV[4] ~= "" and now + ARGV[4]
 if due and not (rec.deadline and tonumber(rec.deadline) <= due) then
   leave(base, id, rec)
-  await_again(base, id, rec)
+  await_again(id, rec)
   fields[2] = settled .. "pending"
   redis.call("HSET", KEYS[1], unpack(fields))
   delay(base, id, rec, due, "tail")

@@ -29,7 +29,7 @@ local queued_behind = holder and holder ~= id
 local first = queued_behind and read_record("job:" .. holder)
 
 -- writes
-if not rec or is_terminal(rec) or is_held(base, id) or is_waiting(base, id, rec)
+if not rec or is_terminal(rec) or is_held(base, id) or is_waiting(base, id)
   or queued_behind and first and not is_terminal(first) then
   redis.call("ZREM", base .. ":missing", id)
   return { "ok" }

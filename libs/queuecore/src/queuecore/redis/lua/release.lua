@@ -46,8 +46,8 @@ if rec.cancel_requested == "1" then
     tonumber(ARGV[4]), tonumber(ARGV[5]))
   return { "cancelled" }
 end
+requeue(base, id, rec)
 if ARGV[3] ~= "" then
   redis.call("HSET", KEYS[1], "settled", settled .. "pending")
 end
-requeue(base, id, rec)
 return { "pending" }

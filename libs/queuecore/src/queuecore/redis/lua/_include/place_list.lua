@@ -24,9 +24,11 @@ local function lease_is_live(base, id, rec, now)
   return value ~= false and value ~= (rec.fence or "") .. ":" .. (rec.claim_id or "")
 end
 
+-- set_lease(...): the ZREM comes first, because a full server (maxmemory) refuses a script at its first write that may
+-- take memory and lets one finish that began with another: owners and verdicts have to get through.
 local function set_lease(base, id, fence, claim_id, lease_ms)
-  redis.call("SET", base .. ":lease:" .. id, fence .. ":" .. claim_id, "PX", lease_ms)
   redis.call("ZREM", base .. ":first-seen", id)
+  redis.call("SET", base .. ":lease:" .. id, fence .. ":" .. claim_id, "PX", lease_ms)
 end
 
 local function drop_lease(base, id)
@@ -52,8 +54,8 @@ local function leave(base, id, rec)
   redis.call("ZREM", base .. ":deadlines", id)
 end
 
--- is_waiting(base, id, rec): in some structure of those that wait (reconcile and nobody else may ask: it is O(n)).
-local function is_waiting(base, id, rec)
+-- is_waiting(base, id): in some structure of those that wait (reconcile and nobody else may ask: it is O(n)).
+local function is_waiting(base, id)
   return redis.call("ZSCORE", base .. ":delayed", id) ~= false
     or redis.call("LPOS", base .. ":pending", id) ~= false
     or redis.call("LPOS", base .. ":paused", id) ~= false
