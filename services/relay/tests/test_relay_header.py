@@ -93,5 +93,5 @@ def test_only_a_trace_context_is_passed_on() -> None:
 
 
 def test_an_excerpt_is_one_line_of_printable_characters() -> None:
-    assert printable(b"  CUDA\r\n\tout of\x1b[31m memory \xff\x00 ", 100) == "CUDA out of [31m memory \ufffd "
+    assert printable(b"  CUDA\r\n\tout of\x1b[31m memory \xff\x00 ", 100) == "CUDA out of [31m memory \ufffd"
     assert len(printable(b"x" * 2000, 500)) == 500

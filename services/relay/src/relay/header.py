@@ -80,5 +80,5 @@ def traceparent(text: str) -> str:
 
 def printable(content: bytes, limit: int) -> str:
     """An excerpt of an error's body: one line of printable characters, at most ``limit`` of them."""
-    text = content.decode("utf-8", "replace")
-    return "".join(char if char.isprintable() else " " for char in " ".join(text.split()))[:limit]
+    text = "".join(char if char.isprintable() else " " for char in content.decode("utf-8", "replace"))
+    return " ".join(text.split())[:limit]

@@ -118,6 +118,7 @@ class Keeper:
                             extra={"event": Event.CONNECTION_RESTORED, "job_id": held.claim.job_id},
                         )
                     failures = 0
+                    pause = min(LOOK_SECONDS, max(0.0, held.renew_at - monotonic()))
             with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout(pause):
                     _ = await self._wake.wait()

@@ -70,11 +70,12 @@ Handler = Callable[[RawExchange], Awaitable[None]]
 
 
 class RawHttpServer:
-    """``async with RawHttpServer(handler) as server: server.url``. `GET /health` is answered by itself: ``health``."""
+    """``async with RawHttpServer(handler) as server: server.url``. Its `/health` answers ``health``."""
 
     def __init__(self, handler: Handler) -> None:
         self.handler = handler
         self.health = "200 OK"
+        self.health_path = "/health"
         self.health_asked = 0
         self.exchanges: list[RawExchange] = []
         self._server: asyncio.Server | None = None
@@ -108,7 +109,7 @@ class RawHttpServer:
     async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         with contextlib.suppress(OSError, asyncio.IncompleteReadError):
             exchange = RawExchange(await reader.readuntil(_END), reader, writer)
-            if exchange.target == "/health":
+            if exchange.target == self.health_path:
                 self.health_asked += 1
                 await exchange.answer(self.health)
             else:
