@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import fields
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from mock_inference.behaviour import _READERS, Behaviour, BehaviourError, parse_behaviour
@@ -57,6 +57,7 @@ def test_a_wrong_value_or_name_is_refused_by_name_and_rule(name: str, value: obj
 json_values = st.recursive(st.none() | st.booleans() | st.integers() | st.floats() | st.text(), st.lists, max_leaves=3)
 
 
+@settings(deadline=None)
 @given(st.sampled_from(sorted(_READERS)), json_values)
 def test_any_value_is_taken_or_refused(field: str, value: object) -> None:
     try:

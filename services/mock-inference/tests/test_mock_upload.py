@@ -9,7 +9,7 @@ import wave
 from collections.abc import AsyncGenerator
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from mock_inference.upload import MAX_JSON_BYTES, MAX_PARTS, MAX_TEXT_BYTES, BodyError, Upload, read_upload
@@ -119,6 +119,7 @@ async def test_a_bad_body_is_refused_with_a_reason(body: bytes, content_type: st
     assert caught.value.status == status
 
 
+@settings(deadline=None)
 @given(body=st.binary(max_size=400), data=st.data())
 async def test_any_bytes_are_a_form_or_refused(body: bytes, data: st.DataObject) -> None:
     at = data.draw(st.integers(0, len(BODY)))
@@ -202,6 +203,7 @@ def test_a_chunk_of_text_before_the_samples_does_not_hide_them() -> None:
     assert facts["duration_seconds"] == 1
 
 
+@settings(deadline=None)
 @given(st.binary(max_size=100), st.integers(0, 60))
 def test_what_is_no_wav_has_no_facts_and_nothing_breaks(noise: bytes, keep: int) -> None:
     assert wav_facts(noise, len(noise)) is None

@@ -6,7 +6,7 @@ import itertools
 from collections.abc import Callable, Iterator
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from queuecore.crypto.header import MAGIC, Header
@@ -38,6 +38,9 @@ SEGMENTS = [OBJECT[start:stop] for start, stop in itertools.pairwise(BORDERS)]
 # one with full segments only, so that whole segments can change places
 FULL = encrypt(KEY, NAME, [PATTERN[: FIRST_BYTES + 2 * LATER_BYTES]])
 FULL_SEGMENTS = [FULL[HEAD : OURS + SEGMENT_BYTES], *chop(FULL[OURS + SEGMENT_BYTES :], SEGMENT_BYTES)]
+
+# one short segment: 512 changed copies of it are quick
+FIRST = encrypt(KEY, NAME, [CONTENT[:1_000]])
 
 
 def flip(content: bytes, position: int, bit: int = 0) -> bytes:
@@ -109,7 +112,7 @@ MUTATIONS: dict[str, Callable[[], Iterator[bytes]]] = {
         joined(*SEGMENTS[:3], sealed_segment(3, b"", last=True)),
     ]),
     "a segment of another object under the same key": segment_of_another_object,
-    "each bit of the first 64 bytes": lambda: (flip(OBJECT, at, bit) for at in range(64) for bit in range(8)),
+    "each bit of the first 64 bytes": lambda: (flip(FIRST, at, bit) for at in range(64) for bit in range(8)),
     "a bit in each tag": a_bit_in_each_tag,
     "a middle segment marked last, the last one marked middle": marks_moved,
     "lengths forged": lengths_forged,
@@ -142,16 +145,14 @@ def read(content: bytes, piece_bytes: int) -> tuple[bytes, BlobError | None]:
 @pytest.mark.parametrize("mutation", MUTATIONS)
 @pytest.mark.parametrize("piece_bytes", [100_003, SEGMENT_BYTES, 1 << 30])
 def test_a_changed_object_is_refused_and_nothing_unverified_is_delivered(mutation: str, piece_bytes: int) -> None:
-    variants = list(MUTATIONS[mutation]())
-    assert variants
-    if len(variants) > 100 and piece_bytes != SEGMENT_BYTES:
-        variants = variants[::37]
-    for number, content in enumerate(variants):
+    number = 0
+    for number, content in enumerate(MUTATIONS[mutation](), start=1):
         delivered, refusal = read(content, piece_bytes)
 
         assert refusal is not None, f"variant {number} was accepted"
         assert CONTENT.startswith(delivered), f"variant {number} delivered bytes that nobody wrote"
-        assert delivered != CONTENT or len(content) > len(OBJECT)
+        assert delivered != CONTENT
+    assert number
 
 
 def test_the_unchanged_object_is_accepted_so_the_refusals_mean_something() -> None:
@@ -189,6 +190,7 @@ EDITS = st.lists(
 )
 
 
+@settings(deadline=None)
 @given(edits=EDITS, piece_bytes=st.integers(1, 200))
 def test_any_edit_of_a_small_object_is_refused_cleanly(edits: list[tuple[str, int, bytes]], piece_bytes: int) -> None:
     content = SMALL
@@ -208,6 +210,7 @@ def test_any_edit_of_a_small_object_is_refused_cleanly(edits: list[tuple[str, in
     assert refusal is None or delivered == b""
 
 
+@settings(deadline=None)
 @given(tail=st.binary(max_size=300), id_length=st.integers(0, 255), piece_bytes=st.integers(1, 300))
 def test_the_decryptor_refuses_any_bytes_cleanly(tail: bytes, id_length: int, piece_bytes: int) -> None:
     for content in (
@@ -223,6 +226,7 @@ def test_the_decryptor_refuses_any_bytes_cleanly(tail: bytes, id_length: int, pi
         assert refusal is not None
 
 
+@settings(deadline=None)
 @given(
     position=st.integers(0, len(OBJECT) - 1),
     bit=st.integers(0, 7),

@@ -8,7 +8,7 @@ import logging
 import traceback
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from queuecore.crypto.keyring import EncryptionKey, KeyRing
@@ -65,6 +65,7 @@ def test_a_bad_line_is_refused_by_number_and_rule_without_showing_the_key(text: 
     assert not any(ENCODED[at : at + 8] in shown for at in range(len(ENCODED) - 8))
 
 
+@settings(deadline=None)
 @given(st.text(max_size=200))
 def test_any_text_is_a_ring_or_refused_in_words(text: str) -> None:
     try:
