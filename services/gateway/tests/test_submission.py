@@ -460,7 +460,7 @@ async def test_accepted_job_is_acknowledged_even_if_it_cannot_be_read_back(
     async def away(job_id: str) -> JobRecord:
         raise BrokerUnavailable("just now")
 
-    monkeypatch.setattr(stack.brokers["large"], "get", away)
+    monkeypatch.setattr(faulty(stack, OutcomeUnknown("it ran")), "get", away)
     response = await stack.client.post("/jobs/echo", content=b"x")
 
     assert response.status_code == 202

@@ -62,10 +62,11 @@ class NewJob(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Submitted(NamedTuple):
-    """``created`` is False when this id had been submitted before: nothing changed."""
+    """``created`` is False when this id had been submitted before: nothing changed, and ``created_at`` is not said."""
 
     created: bool
     status: Status
+    created_at: int = 0
 
 
 class Worker(NamedTuple):

@@ -19,7 +19,7 @@ async def test_a_submitted_job_is_pending_with_every_field_as_given(stand: Stand
     )
     created = await stand.broker.submit(NewJob(id="j1", fields={"params": params, "input_filename": 'a"b\\c/ü\n'}))
 
-    assert created == (True, Status.PENDING)
+    assert created == (True, Status.PENDING, stand.clock.now_ms)
     record = await stand.broker.get("j1")
     assert (record.status, record.generation, record.created_at) == ("pending", 1, stand.clock.now_ms)
     assert record.params == params
@@ -32,12 +32,12 @@ async def test_a_repeated_submit_answers_the_same_job_and_adds_nothing(stand: St
     _ = await stand.broker.submit(NewJob(id="j1", fields={}))
     again = await stand.broker.submit(NewJob(id="j1", fields={}))
 
-    assert again == (False, Status.PENDING)
+    assert again == (False, Status.PENDING, 0)
     assert (await stand.operator.places()).pending == ["j1"]
 
     claim = await stand.broker.claim(WORKER, "c1")
     assert claim is not None
-    assert await stand.broker.submit(NewJob(id="j1", fields={})) == (False, Status.PROCESSING)
+    assert await stand.broker.submit(NewJob(id="j1", fields={})) == (False, Status.PROCESSING, 0)
     assert (await stand.operator.places()).pending == []
 
 

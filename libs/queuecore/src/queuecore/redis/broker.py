@@ -95,8 +95,8 @@ class RedisBroker(Broker):
             fields["ordering_key"] = job.ordering_key
         reply = await self._run("submit", job.id, max_pending=self.limits.max_pending, fields=json.dumps(fields))
         match reply:
-            case ["created", status]:
-                return Submitted(created=True, status=Status(status))
+            case ["created", status, created_at]:
+                return Submitted(created=True, status=Status(status), created_at=int(created_at))
             case ["exists", status]:
                 return Submitted(created=False, status=Status(status))
             case ["full"]:

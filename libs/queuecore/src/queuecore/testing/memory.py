@@ -104,7 +104,9 @@ class MemoryBroker(Broker):
         self._queue.pump()
         if reply == ("full",):
             raise QueueFull(self.model, self.limits.max_pending)
-        return Submitted(created=reply[0] == "created", status=Status(reply[1]))
+        if reply[0] == "created":
+            return Submitted(created=True, status=Status(reply[1]), created_at=self._queue.clock())
+        return Submitted(created=False, status=Status(reply[1]))
 
     async def get(self, job_id: str) -> JobRecord:
         now = self._now

@@ -153,13 +153,14 @@ async def _record(edge: Edge, job_id: str, accepted: Accepted, fields: dict[str,
     except QueueCoreError:
         await _delete(edge.store, fields["input_key"])
         raise
-    try:
-        return await broker.get(job_id)
-    except BrokerError:
-        # The job is accepted: say so, with what is known here. Its id tells when it was made.
-        known = fields | {"id": job_id, "model": submission.model, "priority": submission.priority}
-        created_at = str(int(job_id.replace("-", "")[:12], 16))
-        return record_from_fields(known | {"status": submitted.status, "created_at": created_at})
+    if not submitted.created:  # a repeat after a lost reply: somebody may run it already
+        try:
+            return await broker.get(job_id)
+        except BrokerError:
+            # The job is accepted: say so, with what is known here. Its id tells when it was made.
+            submitted = submitted._replace(created_at=int(job_id.replace("-", "")[:12], 16))
+    known = fields | {"id": job_id, "model": submission.model, "priority": submission.priority}
+    return record_from_fields(known | {"status": submitted.status, "created_at": str(submitted.created_at)})
 
 
 async def submit_surely(broker: Broker, job: NewJob) -> Submitted:

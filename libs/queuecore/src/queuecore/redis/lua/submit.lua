@@ -7,7 +7,7 @@
 -- ARGV[3]  fields        JSON object of record fields, all strings; values are opaque here
 -- ARGV[4]  now           test clock in ms; "" means the server's clock
 --
--- Returns  {"created", "pending"}
+-- Returns  {"created", "pending", created_at}
 --          {"exists", status}      this id was submitted before; nothing changed
 --          {"full"}                max_pending jobs wait already; nothing changed
 --
@@ -39,4 +39,4 @@ redis.call("HSET", KEYS[1], "id", id, "status", "pending", "generation", "1", "c
   rec.seq, unpack(flat))
 redis.call("ZADD", base .. ":jobs", rec.created_at, id)
 admit_in_order(base, id, rec, now)
-return { "created", "pending" }
+return { "created", "pending", rec.created_at }
