@@ -2,17 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from contextlib import AbstractAsyncContextManager
 
 import pytest
 
 from queuecore.broker import Claim, NewJob, QueueCounts, QueueLimits, Worker
+from queuecore.clock import monotonic
 from queuecore.errors import BrokerUnavailable
 from queuecore.job import Status
 from queuecore.testing.clock import ManualClock, eventually
 from queuecore.testing.memory import RUN_ID, MemoryBroker, MemoryQueue
 from queuecore.testing.requirement import requirement
+from reaper.grace import RestartGrace
+from reaper.passes.reap import reap
+from reaper.passes.reconcile import reconcile
+from reaper.passes.revoke import revoke
 from reaper.upkeep import Upkeep
 
 pytestmark = pytest.mark.anyio
@@ -155,6 +160,46 @@ async def test_a_server_that_does_not_list_its_clients_leaves_the_lease_to_decid
     assert len([r for r in caplog.records if getattr(r, "event", "") == "death.doubted"]) == 1
 
 
+@requirement("restart:reap:owners-get-a-lease", "death:outage:silence-is-no-death")
+async def test_after_an_outage_only_owners_seen_alive_since_can_be_noticed_dead(
+    running: Running, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    queue = MemoryQueue()
+    broker = queue.broker("outage", LIMITS._replace(lease_ms=60_000))
+    for job_id in ("silent", "returned"):
+        _ = await broker.submit(NewJob(id=job_id, fields={}))
+    silent = await broker.claim(Worker("w", f"{RUN_ID}:7"), "a")
+    returned = await broker.claim(Worker("w", f"{RUN_ID}:8"), "b")
+    assert silent is not None
+    assert returned is not None
+    queue.server.clients = frozenset({f"{RUN_ID}:1", f"{RUN_ID}:7", f"{RUN_ID}:8"})
+    looks = 0
+
+    async def away(_: object) -> None:
+        raise BrokerUnavailable("the path is cut")
+
+    async def living(clients: Sequence[str]) -> frozenset[str]:
+        nonlocal looks
+        looks += 1
+        return (queue.server.clients or frozenset()) & frozenset(clients)
+
+    async with running([broker], queue.server, queue.signals) as upkeep:
+        _ = await eventually(lambda: upkeep.health().ready)
+        monkeypatch.setattr(queue.server, "living_clients", away)
+        _ = await eventually(lambda: not upkeep.health().ready)
+        queue.server.clients = frozenset({f"{RUN_ID}:1", f"{RUN_ID}:9"})
+        _ = await broker.renew(returned, f"{RUN_ID}:9")
+        monkeypatch.setattr(queue.server, "living_clients", living)
+        _ = await eventually(lambda: looks > 2)
+        queue.server.clients = frozenset({f"{RUN_ID}:1"})
+        looks = 0
+        _ = await eventually(lambda: looks > 6)
+        records = {job_id: await broker.get(job_id) for job_id in ("silent", "returned")}
+
+    assert (records["returned"].status, records["returned"].reaps) == ("pending", 1)
+    assert (records["silent"].status, records["silent"].reaps) == ("processing", 0)
+
+
 @requirement("run:revoke:hung-job-ends")
 async def test_a_job_past_its_limit_ends_although_its_owner_renews(
     stand: Stand, running: Running, sample: Sample
@@ -266,3 +311,32 @@ async def test_a_model_that_fails_stops_no_other(running: Running, sample: Sampl
         _ = await eventually(lambda: list(upkeep.health().detail) == ["reap fails-always"])
 
     assert sample("relayq_pass_failures_total", **{"pass": "reap"}) > failures
+
+
+@requirement("restart:reap:owners-get-a-lease")
+@pytest.mark.parametrize("upkeep", [reap, revoke, reconcile])
+async def test_what_a_lapsed_lease_decides_waits_out_the_grace(
+    stand: Stand, upkeep: Callable[[MemoryBroker, RestartGrace], Awaitable[None]]
+) -> None:
+    await stand.submit("j")
+    _ = await stand.claim("j", execution_ms=100)
+    if upkeep is reconcile:
+        stand.broker.specification.state.processing.remove("j")
+        stand.clock.advance(201)
+        _ = await stand.broker.reconcile()  # the first sight
+    stand.clock.advance(60_000)
+    grace = RestartGrace({stand.model: 60.0})
+    _ = grace.connected(f"{RUN_ID}:1", monotonic())
+    grace.away()
+
+    await upkeep(stand.broker, grace)
+    _ = grace.answered(monotonic())
+    await upkeep(stand.broker, grace)
+    assert await stand.status("j") == Status.PROCESSING
+
+    grace = RestartGrace({stand.model: 60.0})
+    _ = grace.connected(f"{RUN_ID}:1", monotonic())
+    for _ in range(2):
+        await upkeep(stand.broker, grace)
+        stand.clock.advance(60_000)
+    assert await stand.status("j") != Status.PROCESSING
