@@ -94,6 +94,10 @@ class Plan:
         path.touch(mode=0o600)  # the URL of a Redis may hold a password
         _ = path.write_text("".join(f"export {name}={shlex.quote(value)}\n" for name, value in lines.items()), "utf-8")
 
+    def forget_environment(self) -> None:
+        """Nothing of this plan runs any more."""
+        (self.data / ENVIRONMENT_FILE).unlink(missing_ok=True)
+
     def relay(self, model: str) -> Command:
         """A relay for one model, with a metrics port of its own."""
         environ = {**self.environ, "RELAY_MODEL": model}

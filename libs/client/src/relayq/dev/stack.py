@@ -165,6 +165,7 @@ async def running(
                 await stack.stop()
             finally:
                 stack.kill()
+                plan.forget_environment()
                 await queue.aclose()
 
 
