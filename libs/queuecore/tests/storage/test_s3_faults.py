@@ -113,6 +113,7 @@ async def test_by_default_nothing_is_sent_that_only_newer_servers_take(store: S3
     await store.check()
     assert not [request for request in stub.requests if request.has_checksum]
     assert all("content-length" in request.headers for request in stub.requests if request.operation.startswith("Put"))
+    assert not [request for request in stub.requests if "expect" in request.headers]
     assert "chunked" not in {request.headers.get("transfer-encoding") for request in stub.requests}
 
 

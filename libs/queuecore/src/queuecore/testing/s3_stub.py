@@ -48,8 +48,8 @@ class StubAnswer(NamedTuple):
 class PlannedFault(NamedTuple):
     """What to answer instead.
 
-    ``answer`` None resets the connection; ``after`` first does what was asked; ``early`` answers instead of
-    "100 Continue", before the body, and closes.
+    ``answer`` None resets the connection; ``after`` first does what was asked; ``early`` answers before the body and
+    closes.
     """
 
     answer: StubAnswer | None
