@@ -30,7 +30,7 @@ from queuecore.errors import ClaimLost, JobExpired, JobNotFound, QueueFull, Scri
 from queuecore.job import JobRecord, Status, record_from_fields
 from queuecore.redis import keys as names
 from queuecore.redis import scripts
-from queuecore.redis.client import Link
+from queuecore.redis.client import Link, raise_refusal
 
 GROUP: Final = "gateway"
 _REDELIVER_AFTER_MS: Final = 60_000
@@ -398,12 +398,20 @@ class RedisBroker(Broker):
 
 
 async def read_records(link: Link, job_ids: Sequence[str]) -> dict[str, JobRecord | None]:
-    """The records of many jobs in one round trip; None where there is none."""
+    """The records of many jobs in one round trip; None where there is none.
+
+    Raises:
+        BrokerUnavailable: the server would not say. None must mean "gone": objects are deleted on it.
+    """
     rows = await link.pipeline([("HGETALL", names.job(job_id)) for job_id in job_ids])
-    return {
-        job_id: tolerant_record({"id": job_id} | fields_of(row)) if row and not isinstance(row, ResponseError) else None
-        for job_id, row in zip(job_ids, rows, strict=True)
-    }
+    return {job_id: _record_of(job_id, row) for job_id, row in zip(job_ids, rows, strict=True)}
+
+
+def _record_of(job_id: str, row: Any) -> JobRecord | None:
+    if isinstance(row, ResponseError):
+        raise_refusal("HGETALL", row)
+        return JobRecord(id=job_id, status=Status.PENDING)  # a key of another type: damaged, and not gone
+    return tolerant_record({"id": job_id} | fields_of(row)) if row else None
 
 
 async def server_ms(link: Link) -> int:

@@ -11,6 +11,7 @@ end
 -- delay(base, id, rec, due, return_to): invisible until due; return_to back|tail|entry says where it goes then.
 local function delay(base, id, rec, due, return_to)
   redis.call("ZADD", base .. ":delayed", ms(due), id)
+  redis.call("ZREM", base .. ":waiting", id) -- it may have waited behind its ordering key
   redis.call("HSET", "job:" .. id, "return_to", return_to)
   if rec.deadline then
     redis.call("ZADD", base .. ":deadlines", rec.deadline, id)

@@ -1,0 +1,265 @@
+"""A yard of real processes for tests: submit, start relays, kill them, reap, and look at what is left."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import hashlib
+import os
+import signal
+import subprocess
+import sys
+import time
+import urllib.error
+import urllib.request
+from collections.abc import AsyncIterator, Mapping
+from pathlib import Path
+from typing import Final, Self
+
+import msgspec
+
+from queuecore.broker import Broker, NewJob
+from queuecore.config import parse_config
+from queuecore.job import JobRecord, Status, input_key
+from queuecore.names import new_job_id
+from queuecore.redis import RedisQueue
+from queuecore.redis.client import Link
+from queuecore.settings import CommonSettings, Secret
+from queuecore.storage.directory import DirectoryStore
+from queuecore.testing.clock import eventually
+from queuecore.testing.operator import RedisListOperator
+from queuecore.testing.servers import ValkeyProcess, free_port
+
+MODEL_TEXT: Final = """
+  {name}:
+    service_type: echo
+    operations: {{echo: {{url: /echo, request: raw}}}}
+    lease_seconds: {lease}
+"""
+
+
+class Mock:
+    """The mock-inference service as a process."""
+
+    def __init__(self) -> None:
+        self.port = free_port()
+        self._process: subprocess.Popen[bytes] | None = None
+
+    @property
+    def url(self) -> str:
+        """For RELAY_INFERENCE_URL."""
+        return f"http://127.0.0.1:{self.port}"
+
+    def get(self, path: str) -> bytes:
+        """The body of a GET."""
+        with urllib.request.urlopen(f"{self.url}{path}", timeout=5) as answer:  # noqa: S310  our own loopback URL
+            return answer.read()
+
+    def runs_of(self, job_input: bytes) -> int:
+        """How often the model was asked with exactly these bytes."""
+        digest = hashlib.sha256(job_input).hexdigest()
+        return self.get("/journal").count(digest.encode())
+
+    def __enter__(self) -> Self:
+        environment = os.environ | {"MOCK_PORT": str(self.port), "MOCK_HOST": "127.0.0.1"}
+        self._process = subprocess.Popen([sys.executable, "-m", "mock_inference"], env=environment)  # noqa: S603
+        end = time.monotonic() + 15
+        while time.monotonic() < end:
+            with contextlib.suppress(OSError, urllib.error.URLError):
+                _ = self.get("/health")
+                return self
+            time.sleep(0.02)
+        raise RuntimeError("the mock does not answer")
+
+    def __exit__(self, *_: object) -> None:
+        if self._process is not None:
+            self._process.kill()
+            _ = self._process.wait(5)
+
+
+class Process:
+    """A service process of the yard."""
+
+    def __init__(self, inner: asyncio.subprocess.Process, log: Path) -> None:
+        self._inner = inner
+        self.log = log
+
+    @property
+    def pid(self) -> int:
+        """Its process id."""
+        return self._inner.pid
+
+    @property
+    def running(self) -> bool:
+        """Whether it has not ended."""
+        return self._inner.returncode is None
+
+    def signal(self, number: signal.Signals) -> None:
+        """Send it, if it still runs."""
+        with contextlib.suppress(ProcessLookupError):
+            self._inner.send_signal(number)
+
+    async def go_on(self) -> None:
+        """Let a process that waits at a fault point continue."""
+        assert self._inner.stdin is not None
+        self._inner.stdin.write(b"\n")
+        await self._inner.stdin.drain()
+
+    async def ended(self, within: float = 30) -> int:
+        """Its exit code; negative is a signal."""
+        async with asyncio.timeout(within):
+            code = await self._inner.wait()
+        if self._inner.stdin is not None:
+            self._inner.stdin.close()
+        return code
+
+
+class Yard:
+    """One queue, one store, and the processes around them. ``model`` keeps yards on one server apart."""
+
+    def __init__(
+        self, server: ValkeyProcess, mock: Mock, directory: Path, *, model: str = "m", lease_seconds: int = 60
+    ) -> None:
+        self.model, self.mock, self.directory, self.lease_seconds = model, mock, directory, lease_seconds
+        self._server = server
+        directory.mkdir(exist_ok=True, parents=True)
+        self.models_file = directory / "models.yaml"
+        text = "models:" + MODEL_TEXT.format(name=model, lease=lease_seconds)
+        _ = self.models_file.write_text(text, "utf-8")
+        self.common = CommonSettings(redis_url=Secret(server.url), models_file=str(self.models_file))
+        (directory / "blobs").mkdir(exist_ok=True)
+        self.store = DirectoryStore(directory / "blobs")
+        self.link = Link(self.common, name="yard")
+        self.queue = RedisQueue(self.common, name="yard")
+        self.config = parse_config(text).models[model]
+        self.broker: Broker = self.queue.broker(model, self.config)
+        self.operator = RedisListOperator(self.link, model)
+        self.processes: list[Process] = []
+
+    @property
+    def environ(self) -> dict[str, str]:
+        """The environment of every service of the yard."""
+        inherited = {
+            name: value for name, value in os.environ.items() if not name.startswith(("RELAY_", "REAPER_", "GATEWAY_"))
+        }
+        return inherited | {
+            "REDIS_URL": self._server.url,
+            "BLOBS_URL": (self.directory / "blobs").as_uri(),
+            "MODELS_FILE": str(self.models_file),
+            "PYTHONUNBUFFERED": "1",
+        }
+
+    async def flush(self) -> None:
+        """An empty server."""
+        _ = await self.link.call("FLUSHALL")
+
+    async def submit(self, content: bytes = b"hello", **params: object) -> str:
+        """A job of the echo model with this input; params are the mock's instructions."""
+        job_id = new_job_id()
+        _ = await self.store.put(input_key(job_id), _once(content))
+        fields = {
+            "service_type": "echo",
+            "operation": "echo",
+            "request": "raw",
+            "inference_url": "/echo",
+            "input_key": input_key(job_id),
+            "input_size": str(len(content)),
+            "input_sha256": hashlib.sha256(content).hexdigest(),
+            "input_content_type": "application/octet-stream",
+            "params": msgspec.json.encode(params).decode(),
+        }
+        _ = await self.broker.submit(NewJob(id=job_id, fields=fields))
+        return job_id
+
+    async def start(
+        self, module: str, environ: Mapping[str, str] | None = None, *, faultpoint: bool = False
+    ) -> Process:
+        """``python -m module`` with the yard's environment."""
+        log = self.directory / f"{module}-{len(self.processes)}.log"
+        arguments = ["-m", "queuecore.testing.faultpoint", module] if faultpoint else ["-m", module]
+        with log.open("ab") as output:
+            inner = await asyncio.create_subprocess_exec(
+                sys.executable, *arguments, env=self.environ | dict(environ or {}), stdin=asyncio.subprocess.PIPE,
+                stdout=output, stderr=output,
+            )  # fmt: skip
+        process = Process(inner, log)
+        self.processes.append(process)
+        return process
+
+    async def relay(self, *, faultpoint: bool = False, **environ: str) -> Process:
+        """A relay that works on one job, or ends within a second of an empty queue."""
+        settings = {
+            "RELAY_MODEL": self.model,
+            "RELAY_INFERENCE_URL": self.mock.url,
+            "RELAY_QUEUE_POP_TIMEOUT_SECONDS": "1",
+            "RELAY_METRICS_PORT": "0",
+        }
+        return await self.start("relay", settings | environ, faultpoint=faultpoint)
+
+    async def reaper(self, *, faultpoint: bool = False, **environ: str) -> Process:
+        """A reaper process."""
+        return await self.start("reaper", {"REAPER_METRICS_PORT": "0"} | environ, faultpoint=faultpoint)
+
+    async def reap_the_dead(self) -> None:
+        """What a reaper does, at once: death notices by connection, then stranded pops without their grace."""
+        owners = await self.broker.owners()
+        living = await self.queue.server.living_clients([one.client for one in owners])
+        assert living is not None
+        for owned in owners:
+            if owned.client not in living:
+                _ = await self.broker.reap_dead(owned, "its connection closed")
+        _ = await self.broker.reap(first_seen_grace_ms=0)
+
+    async def status(self, job_id: str) -> JobRecord:
+        """Its record."""
+        return await self.broker.get(job_id)
+
+    async def finished(self, job_id: str, within: float = 20) -> JobRecord:
+        """Its record, once a verdict is reached."""
+
+        async def look() -> JobRecord | None:
+            record = await self.broker.get(job_id)
+            return record if record.terminal else None
+
+        found = await eventually(look, within=within)
+        assert found is not None
+        return found
+
+    async def finished_by_a_relay(self, content: bytes) -> str:
+        """One undisturbed job."""
+        job_id = await self.submit(content)
+        relay = await self.relay()
+        assert await relay.ended() == 0, relay.log.read_text("utf-8")
+        _ = await self.check_one_good_end(job_id, content)
+        return job_id
+
+    async def events(self) -> list[str]:
+        """Ids of every outbox event there is."""
+        entries = await self.link.call("XRANGE", f"relay:{self.model}:outbox", "-", "+")
+        return [flat[flat.index("event") + 1] for _, flat in entries]
+
+    async def check_one_good_end(self, job_id: str, content: bytes) -> JobRecord:
+        """One verdict, one event, the right bytes, nothing left over."""
+        record = await self.finished(job_id)
+        assert record.status == Status.COMPLETED, record
+        assert (await self.events()).count(record.event_id) == 1
+        async with self.store.get(record.result_key) as chunks:
+            stored = b"".join([chunk async for chunk in chunks])
+        assert hashlib.sha256(stored).hexdigest() == record.result_sha256
+        assert msgspec.json.decode(stored)["sha256"] == hashlib.sha256(content).hexdigest()
+        assert await self.operator.residue() == []
+        return record
+
+    async def aclose(self) -> None:
+        """Kill what still runs and close connections."""
+        for process in self.processes:
+            if process.running:
+                process.signal(signal.SIGCONT)
+                process.signal(signal.SIGKILL)
+                _ = await process.ended()
+        await self.queue.aclose()
+        await self.link.aclose()
+
+
+async def _once(content: bytes) -> AsyncIterator[bytes]:
+    yield content
