@@ -19,7 +19,6 @@ from queuecore.broker import (
     NewJob,
     OutboxEvent,
     OwnedClaim,
-    QueueCounts,
     QueueLimits,
     Reaped,
     Renewed,
