@@ -47,6 +47,7 @@ class Workload:
         )
         self._seen: dict[str, tuple[str, int]] = {}
         self._runs_seen: set[tuple[str, int]] = set()
+        self._began = time.time_ns() / 1e9  # runs before it belong to other tests
         self._stop = threading.Event()
         self._threads: list[threading.Thread] = []
 
@@ -192,10 +193,11 @@ class Workload:
             for entry in entries:
                 key = (started, int(entry["id"]))
                 tag = dict(entry["fields"]).get("tag", "")
-                if entry["method"] == "POST" and entry["received_at"] and key not in self._runs_seen:
-                    self._runs_seen.add(key)
-                    at_seconds = _epoch(entry["started_at"])
-                    _ = self.history.add("run", at_seconds=at_seconds, tag=tag, job_id=entry["job_id"] or "")
+                at_seconds = _epoch(entry["started_at"])
+                if entry["method"] != "POST" or at_seconds < self._began or key in self._runs_seen:
+                    continue
+                self._runs_seen.add(key)
+                _ = self.history.add("run", at_seconds=at_seconds, tag=tag, job_id=entry["job_id"] or "")
 
     # -- load ---------------------------------------------------------------------------------------------------
 
