@@ -462,6 +462,7 @@ class MemoryServer(Server):
             _ = self._seen.pop(key, None)
 
     async def records(self, job_ids: Sequence[str]) -> Mapping[str, JobRecord | None]:
+        self._queue.pump()  # what is past its retention is gone
         found: dict[str, JobRecord | None] = dict.fromkeys(job_ids)
         for model, specification in self._queue.specifications.items():
             for job_id in job_ids:
