@@ -30,9 +30,13 @@ def test_a_relay_is_killed_mid_job_and_the_job_ends_well(tmp_path: Path) -> None
     assert list(tmp_path.iterdir()) == [], "nothing is left behind"
 
 
+def spare(pid: int) -> None:
+    """Do not kill."""
+
+
 def test_without_the_kill_the_demo_fails(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
     monkeypatch.setattr(demo, "INFERENCE_SECONDS", 1.5)
-    monkeypatch.setattr(demo.os, "kill", lambda _pid, _number: None)
+    monkeypatch.setattr(demo, "strike", spare)
     assert run_demo(None, os.environ) == 1
     assert "The demo failed: the job was completed before that was seen" in capsys.readouterr().err
 

@@ -97,7 +97,7 @@ def dev(data: Path, *options: str, **environ: str) -> Generator[Dev, None, None]
 
 @pytest.fixture(scope="module")
 def stack(tmp_path_factory: pytest.TempPathFactory) -> Generator[Dev, None, None]:
-    with dev(tmp_path_factory.mktemp("stack") / "data", "--max-relays", "2") as running:
+    with dev(tmp_path_factory.mktemp("stack") / "my data 100%#", "--max-relays", "2") as running:
         yield running
 
 

@@ -29,7 +29,7 @@ def test_defaults_are_embedded_anonymous_and_on_free_ports(tmp_path: Path) -> No
         "--daemonize": "no",
     }
     assert environ["GATEWAY_AUTH"] == "none"
-    assert environ["BLOBS_URL"] == f"file://{tmp_path}/blobs"
+    assert environ["BLOBS_URL"] == (tmp_path / "blobs").as_uri()
     ports = [name for name in environ if name.endswith("_PORT")]
     assert len({environ[name] for name in ports}) == len(ports), "no two listen on one port"
     assert environ["RELAY_INFERENCE_URL"] == f"http://127.0.0.1:{environ['MOCK_PORT']}"

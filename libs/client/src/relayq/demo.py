@@ -157,7 +157,7 @@ class Demo:
         _ = await self._until(lambda: self._requests("running", 1))
         story.tell("inference 1", f"the model is at work; it will take {INFERENCE_SECONDS:g} s")
         await sleep(KILL_AFTER_SECONDS)
-        os.kill(claim.pid, signal.SIGKILL)
+        strike(claim.pid)
         story.tell("kill", f"SIGKILL to relay {claim.pid}, in the middle of its job")
         _ = await self._until(lambda: self._requests("disconnected", 1))
         story.tell("cut", "the model lost its caller; that run's result is gone")
@@ -230,6 +230,11 @@ class Demo:
             for line in lines
             if line.startswith(f"{metric}{{") and f'model="{MODEL}"' in line
         )
+
+
+def strike(pid: int) -> None:
+    """SIGKILL: no handler runs, nothing is given back."""
+    os.kill(pid, signal.SIGKILL)
 
 
 def run_demo(data: Path | None, environ: Mapping[str, str]) -> int:

@@ -55,7 +55,7 @@ def banner(plan: Plan, seconds: float) -> str:
     embedded = f" (embedded, data in {plan.data})" if plan.redis else ""
     return f"""
 relayq is ready after {seconds:.1f} s
-  jobs    {plan.gateway_url}   ({plan.gateway_url}/docs)
+  jobs    {plan.gateway_url}
   admin   {plan.admin_url}
   redis   {plan.shown_redis_url}{embedded}
   mock    {plan.mock_url}

@@ -137,7 +137,7 @@ def make_plan(options: Options, environ: Mapping[str, str]) -> Plan:
         "RELAY_INFERENCE_URL": f"http://{LOOPBACK}:{mock_port}",
         "RELAY_EXIT_WHEN_EMPTY": "true",
         "MODELS_FILE": str(data / DEFAULT_MODELS),
-        "BLOBS_URL": f"file://{data / 'blobs'}",
+        "BLOBS_URL": (data / "blobs").as_uri(),
         **given,
         "GATEWAY_PORT": str(gateway_port),
         "GATEWAY_ADMIN_PORT": str(admin_port),
