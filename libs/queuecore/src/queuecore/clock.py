@@ -28,7 +28,7 @@ def rfc3339(milliseconds: int) -> str:
 
 def parse_rfc3339(text: str) -> int:
     """RFC 3339 text with an offset as epoch milliseconds; ``ValueError`` otherwise."""
-    if len(text) < 20 or text[10] not in "Tt ":
+    if len(text) < len("2026-01-31T12:00:00Z") or text[10] not in "Tt ":
         raise ValueError("not an RFC 3339 time such as 2026-01-31T12:00:00Z")
     try:
         moment = datetime.fromisoformat(text.replace("z", "Z"))

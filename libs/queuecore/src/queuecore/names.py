@@ -12,11 +12,12 @@ from typing import Final
 
 MODEL_NAME: Final = re.compile(r"[A-Za-z0-9]([A-Za-z0-9._:/-]{0,198}[A-Za-z0-9])?\Z")
 _RESERVED_PART: Final = frozenset(
-    (
-        "pending processing lease first-seen missing delayed paused ordered ordering deadletter outbox jobs deadlines "
-        "state waiting cancel completed changed stream dead high claimed claim-owners claims-idx bell"
-    ).split()
-)
+    {
+        "pending", "processing", "lease", "first-seen", "missing", "delayed", "paused", "ordered", "ordering", "bell",
+        "deadletter", "outbox", "jobs", "deadlines", "state", "waiting", "cancel", "completed", "changed", "stream",
+        "dead", "high", "claimed", "claim-owners", "claims-idx",
+    }
+)  # fmt: skip
 SERVICE_TYPE: Final = re.compile(r"[a-z0-9]([a-z0-9_-]{0,62}[a-z0-9])?\Z")
 TOKEN: Final = re.compile(r"[\x21-\x7e]{1,200}\Z")
 

@@ -45,12 +45,14 @@ async def test_a_redriven_job_starts_again_in_a_new_generation(stand: Stand) -> 
 
 async def test_a_claim_of_the_old_generation_is_void(stand: Stand) -> None:
     _ = await stand.broker.submit(NewJob(id="a", fields={}))
+    old = None
     for number in range(4):
         old = await stand.broker.claim(Worker("w"), f"c{number}")
         assert old is not None
         stand.clock.advance(60_001)
         _ = await stand.broker.reap()
     await stand.broker.redrive("a")
+    assert old is not None
     with pytest.raises(ClaimLost):
         _ = await stand.broker.complete(old, RESULT)
     assert (await stand.broker.get("a")).status == "pending"

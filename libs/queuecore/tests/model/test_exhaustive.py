@@ -66,7 +66,7 @@ class VerdictLeavesPending(Specification):
             self.state.pending[:] = kept
 
 
-FAULTS = {
+FAULTS: dict[type[Specification], tuple[str, dict[str, int]]] = {
     NoFence: ("G2", {"stop": 1}),
     ClaimWithoutLook: ("G1", {"stop": 1}),
     ReapWithoutLook: ("G2", {}),

@@ -70,7 +70,9 @@ def test_a_verb_has_one_name_as_script_method_and_contract_file() -> None:
 @pytest.mark.parametrize("transport", TRANSPORTS)
 def test_every_transport_has_the_same_functions(transport: str) -> None:
     def functions(name: str) -> set[str]:
-        return set(re.findall(r"^local function (\w+)", (LUA / f"_include/place_{name}.lua").read_text("utf-8"), re.M))
+        return set(
+            re.findall(r"^local function (\w+)", (LUA / f"_include/place_{name}.lua").read_text("utf-8"), re.MULTILINE)
+        )
 
     wanted = {
         "is_held",

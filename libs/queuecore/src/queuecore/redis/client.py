@@ -10,7 +10,7 @@ from __future__ import annotations
 import asyncio
 import math
 import socket
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncGenerator, Sequence
 from contextlib import asynccontextmanager
 from typing import Any, Final
 
@@ -91,7 +91,7 @@ class Link:
             raise BrokerUnavailable(f"Redis: {_say(error)}") from error
 
     @asynccontextmanager
-    async def connection(self) -> AsyncIterator[AnyConnection]:
+    async def connection(self) -> AsyncGenerator[AnyConnection, None]:
         """A connection that nobody else uses meanwhile; whatever goes wrong inside closes it."""
         async with self._free:
             connection = self._idle.pop() if self._idle else self.new_connection()

@@ -40,7 +40,7 @@ class Script(NamedTuple):
             BrokerUnavailable: it did not run.
             OutcomeUnknown: the link broke; it ran whole or not at all.
         """
-        if params.keys() != {*self.keys, *self.args}:
+        if set(params) != {*self.keys, *self.args}:
             raise TypeError(f"{self.name} takes {self.keys + self.args}, got {tuple(params)}")
         values = [params[name] for name in self.keys + self.args]
         try:

@@ -17,6 +17,7 @@ FIRST_PART_BYTES: Final = 8 << 20  # S3 takes 5 MiB and more
 MAX_PARTS: Final = 10_000
 _PARTS_A_SIZE: Final = 1_000
 _ON_THEIR_WAY: Final = 3
+_LAST_PARTS_SECONDS: Final = 2
 _ABORT_SECONDS: Final = 5  # what a failing S3 server may add to somebody's way out
 
 _logger = logging.getLogger(__name__)
@@ -97,7 +98,7 @@ class MultipartUpload:
             S3Fault: an earlier part failed.
         """
         if len(self._running) == _ON_THEIR_WAY:
-            self._done.append(await self._running.popleft())
+            await self._finish_oldest()
         self._number += 1
         self.size += len(part)
         self._running.append(asyncio.create_task(self._send(self._number, part)))
@@ -109,7 +110,7 @@ class MultipartUpload:
             S3Fault: it could not be made.
         """
         while self._running:
-            self._done.append(await self._running.popleft())
+            await self._finish_oldest()
         try:
             _ = await self._upload("complete_multipart_upload", MultipartUpload={"Parts": self._done})
         except UploadGone as gone:
@@ -118,7 +119,7 @@ class MultipartUpload:
                 raise
 
     async def abort(self) -> None:
-        """Stop what is on its way and drop the parts; waits for both, also when the caller is cancelled.
+        """Stop what is on its way and drop the parts: some seconds at the most, also when the caller is cancelled.
 
         An abort that fails is logged and left to ``abort_unfinished``: the caller has an error of its own to report.
         """
@@ -126,6 +127,12 @@ class MultipartUpload:
 
     async def _upload(self, operation: str, **parameters: Any) -> dict[str, Any]:
         return await self._call(operation, self._key, UploadId=self._upload_id, **parameters)
+
+    async def _finish_oldest(self) -> None:
+        task = self._running[0]
+        _ = await asyncio.wait([task])  # unlike `await task`, a cancellation of ours does not reach the part
+        _ = self._running.popleft()
+        self._done.append(task.result())
 
     async def _send(self, number: int, part: bytes) -> dict[str, Any]:
         answer = await self._upload("upload_part", PartNumber=number, Body=part)
@@ -140,6 +147,9 @@ class MultipartUpload:
         return answer["ContentLength"] == self.size
 
     async def _abort(self) -> None:
+        # A part that the server has taken but not answered would outlive the abort: let those end that are about to.
+        if self._running:
+            _ = await asyncio.wait(self._running, timeout=_LAST_PARTS_SECONDS)
         for task in self._running:
             _ = task.cancel()
         _ = await asyncio.gather(*self._running, return_exceptions=True)

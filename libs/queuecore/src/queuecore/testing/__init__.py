@@ -1,0 +1,1 @@
+"""Tools for tests: never imported by a service."""

@@ -42,7 +42,7 @@ class MemoryStore(BlobStore):
             if key.startswith(prefix) and key > after:
                 yield BlobEntry(key, len(content))
 
-    async def abort_unfinished(self, *, older_than_seconds: float) -> int:  # noqa: ARG002  nothing is ever unfinished
+    async def abort_unfinished(self, *, older_than_seconds: float) -> int:
         """Nothing: an object is stored in one step."""
         return 0
 

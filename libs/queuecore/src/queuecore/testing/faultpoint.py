@@ -84,7 +84,7 @@ def wrap_redis() -> None:
 
 def wrap_stores() -> None:
     """Every call of a blob store that reaches the disk or the network."""
-    directory = importlib.import_module("queuecore.storage.directory")
+    directory: Any = importlib.import_module("queuecore.storage.directory")
     thread = directory._in_thread
 
     async def in_thread(key: str, function: Any, *args: Any, **kwargs: Any) -> Any:

@@ -8,6 +8,7 @@ from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from typing import cast
 
 from queuecore.broker import (
+    FOREIGN,
     Broker,
     Cancelled,
     Claim,
@@ -210,7 +211,7 @@ class MemoryBroker(Broker):
         }
         if result.http_status is not None:
             values["http_status"] = str(result.http_status)
-        word = self.specification.complete(claim.job_id, claim.fence, claim.claim_id, self._now, **values)
+        word = self.specification.complete(claim.job_id, claim.fence, claim.claim_id, self._now, values=values)
         return self._verdict(claim.job_id, word)
 
     async def complete_foreign(self, job_id: str, status: Status, *, result_key: str = "", error: str = "") -> Status:
@@ -219,7 +220,8 @@ class MemoryBroker(Broker):
             values = {"result_key": result_key}
         elif status == Status.CANCELLED:
             values = {"error_code": "cancelled"}
-        return self._verdict(job_id, self.specification.complete(job_id, "", "foreign", self._now, status, **values))
+        word = self.specification.complete(job_id, "", FOREIGN, self._now, status, values)
+        return self._verdict(job_id, word)
 
     async def fail(self, claim: Claim, failure: Failure) -> Status:
         values = {"error_code": failure.code, "error_message": failure.message}
@@ -233,7 +235,7 @@ class MemoryBroker(Broker):
             retry_in_ms=failure.retry_in_ms,
             breaker_failures=failure.breaker.failures if failure.infrastructure else 0,
             cooldown_ms=failure.breaker.cooldown_ms,
-            **values,
+            values=values,
         )
         return self._verdict(claim.job_id, word)
 

@@ -8,7 +8,7 @@ from typing import Self
 
 
 class SwallowingProxy:
-    """Forwards to a Redis port; ``swallow`` loses the next reply of such a command and closes, ``freeze`` goes silent."""
+    """Forwards to a Redis port; ``swallow`` loses the next such reply and closes, ``freeze`` goes silent."""
 
     def __init__(self, port: int) -> None:
         self._target = port
@@ -37,7 +37,7 @@ class SwallowingProxy:
         self.port = self._server.sockets[0].getsockname()[1]
         return self
 
-    async def __aexit__(self, *_: object) -> None:
+    async def __aexit__(self, *_exit: object) -> None:
         assert self._server is not None
         self._server.close()
         for task in list(self._tasks):

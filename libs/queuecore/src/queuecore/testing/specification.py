@@ -6,7 +6,7 @@ them step by step, and the exhaustive search explores all interleavings of this 
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, fields, replace
 from typing import NamedTuple
 
@@ -209,7 +209,14 @@ class Specification:
         self.state.changes.append(("changed", job_id))
 
     def verdict(
-        self, job: Job, status: Status, now: int, *, settled: str = "", dead: bool = False, **values: str
+        self,
+        job: Job,
+        status: Status,
+        now: int,
+        values: Mapping[str, str] | None = None,
+        *,
+        settled: str = "",
+        dead: bool = False,
     ) -> None:
         """The end of a job, in one step (G3, G9)."""
         was_processing = job.status is Status.PROCESSING
@@ -222,24 +229,24 @@ class Specification:
         job.lease_until, job.returned, job.return_to = None, False, ""
         job.retain_until, job.tombstone_until = now + retain, now + retain + retention.tombstone_ms
         job.settled = settled or job.settled
-        self._note(job, **values)
+        self._note(job, values or {})
         self.state.outbox.append(Event(f"{job.id}:{job.generation}", job.id, status, now))
         self.let_next_in(job, now)
         self.state.changes.append(("completed", job.id))
 
     @staticmethod
-    def _note(job: Job, **values: str) -> None:
-        job.result = tuple(sorted((dict(job.result) | values).items()))
+    def _note(job: Job, values: Mapping[str, str]) -> None:
+        job.result = tuple(sorted((dict(job.result) | dict(values)).items()))
 
     def end_dead_claim(self, job: Job, cause: str, now: int, *, keep_place: bool = False) -> str:
         """A claim whose owner is held dead: cancelled, dead letter, or pending again and counted (G6)."""
         if job.cancel_requested:
             job.last_exit = cause
-            self.verdict(job, Status.CANCELLED, now, error_code="cancelled")
+            self.verdict(job, Status.CANCELLED, now, {"error_code": "cancelled"})
             return "cancelled"
         if job.reaps + 1 > self.limits.max_reap_attempts:
             job.reaps, job.last_exit = job.reaps + 1, cause
-            self.verdict(job, Status.FAILED, now, dead=True, error_code="worker_lost")
+            self.verdict(job, Status.FAILED, now, {"error_code": "worker_lost"}, dead=True)
             self.state.deadletter.append(job.id)
             return "deadletter"
         job.reaps, job.last_exit = job.reaps + 1, cause
@@ -304,14 +311,14 @@ class Specification:
         if self.lease_is_live(job, now):
             return "held"
         if job.cancel_requested:
-            self.verdict(job, Status.CANCELLED, now, error_code="cancelled")
+            self.verdict(job, Status.CANCELLED, now, {"error_code": "cancelled"})
             return "cancelled"
         if job.status is Status.PROCESSING:
             ended = self.end_dead_claim(job, "lease lapsed", now, keep_place=True)
             if ended != "requeued":
                 return ended
         if job.deadline is not None and job.deadline <= now:
-            self.verdict(job, Status.EXPIRED, now, error_code="deadline_exceeded")
+            self.verdict(job, Status.EXPIRED, now, {"error_code": "deadline_exceeded"})
             return "expired"
         job.claims += 1
         job.fence += 1
@@ -337,7 +344,13 @@ class Specification:
         return "renewed", "1" if job.cancel_requested else "0"
 
     def complete(
-        self, job_id: str, fence: int | str, claim_id: str, now: int, status: Status = Status.COMPLETED, **values: str
+        self,
+        job_id: str,
+        fence: int | str,
+        claim_id: str,
+        now: int,
+        status: Status = Status.COMPLETED,
+        values: Mapping[str, str] | None = None,
     ) -> str:
         job = self.state.jobs.get(job_id)
         if job is None:
@@ -355,7 +368,7 @@ class Specification:
         if job.cancel_requested:
             status, values = Status.CANCELLED, {"error_code": "cancelled"}
         self.state.breaker = 0
-        self.verdict(job, status, now, settled=f"complete:{fence}:{claim_id}:{status}", **values)
+        self.verdict(job, status, now, values, settled=f"complete:{fence}:{claim_id}:{status}")
         return status
 
     def fail(
@@ -368,7 +381,7 @@ class Specification:
         retry_in_ms: int | None = None,
         breaker_failures: int = 0,
         cooldown_ms: int = 60_000,
-        **values: str,
+        values: Mapping[str, str] | None = None,
     ) -> str:
         job = self.state.jobs.get(job_id)
         if job is None:
@@ -384,17 +397,17 @@ class Specification:
             self.pause("breaker", now + cooldown_ms)
         settled = f"fail:{fence}:{claim_id}:"
         if job.cancel_requested:
-            self.verdict(job, Status.CANCELLED, now, settled=settled + "cancelled", error_code="cancelled")
+            self.verdict(job, Status.CANCELLED, now, {"error_code": "cancelled"}, settled=settled + "cancelled")
             return "cancelled"
         if retry_in_ms is not None and not (job.deadline is not None and job.deadline <= now + retry_in_ms):
             self.leave(job_id, job)
             self.await_again(job)
             job.settled, job.return_to = settled + "pending", "tail"
-            self._note(job, **values)
+            self._note(job, values or {})
             self.state.delayed[job_id] = now + retry_in_ms
             self.changed(job_id)
             return "pending"
-        self.verdict(job, Status.FAILED, now, settled=settled + "failed", **values)
+        self.verdict(job, Status.FAILED, now, values, settled=settled + "failed")
         return "failed"
 
     def release(self, job_id: str, fence: int | str, claim_id: str, now: int) -> str:
@@ -412,7 +425,7 @@ class Specification:
                 return "lost"
         settled = f"release:{fence}:{claim_id}:"
         if job.cancel_requested:
-            self.verdict(job, Status.CANCELLED, now, settled=settled + "cancelled", error_code="cancelled")
+            self.verdict(job, Status.CANCELLED, now, {"error_code": "cancelled"}, settled=settled + "cancelled")
             return "cancelled"
         if claim_id:
             job.settled = settled + "pending"
@@ -433,14 +446,14 @@ class Specification:
             job.cancel_requested = True
             self.state.changes.append(("cancel", job_id))
             return ("processing",)
-        self.verdict(job, Status.CANCELLED, now, error_code="cancelled")
+        self.verdict(job, Status.CANCELLED, now, {"error_code": "cancelled"})
         return "cancelled", "now"
 
     def purge(self, job_id: str, now: int) -> str:
         job = self.state.jobs.get(job_id)
         if job is None or job.status is not Status.PENDING:
             return "kept"
-        self.verdict(job, Status.CANCELLED, now, error_code="purged")
+        self.verdict(job, Status.CANCELLED, now, {"error_code": "purged"})
         return "purged"
 
     def expire(self, job_id: str, now: int) -> str:
@@ -451,7 +464,7 @@ class Specification:
         too_old = job.created_at + self.limits.pending_max_age_ms <= now
         if not (late or too_old) or self.lease_is_live(job, now):
             return "kept"
-        self.verdict(job, Status.EXPIRED, now, error_code="deadline_exceeded" if late else "pending_too_long")
+        self.verdict(job, Status.EXPIRED, now, {"error_code": "deadline_exceeded" if late else "pending_too_long"})
         return "expired"
 
     def reap(
@@ -490,9 +503,9 @@ class Specification:
             job.claims += 1
             self.changed(job_id)
             return "adopted"
-        if job.status is Status.PENDING or job.claim_id == FOREIGN:
-            if now - state.first_seen.setdefault(job_id, now) < grace_ms:
-                return "waiting"
+        unclaimed = job.status is Status.PENDING or job.claim_id == FOREIGN
+        if unclaimed and now - state.first_seen.setdefault(job_id, now) < grace_ms:
+            return "waiting"
         if job.status is Status.PENDING:
             self.requeue(job)
             return "requeued"
@@ -509,9 +522,9 @@ class Specification:
             return "kept"
         job.fence += 1
         if job.cancel_requested:
-            self.verdict(job, Status.CANCELLED, now, error_code="cancelled")
+            self.verdict(job, Status.CANCELLED, now, {"error_code": "cancelled"})
         else:
-            self.verdict(job, Status.FAILED, now, error_code="execution_timeout")
+            self.verdict(job, Status.FAILED, now, {"error_code": "execution_timeout"})
         self.state.changes.append(("cancel", job_id))
         return "revoked"
 

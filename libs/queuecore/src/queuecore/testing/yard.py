@@ -62,7 +62,7 @@ class Mock:
 
     def __enter__(self) -> Self:
         environment = os.environ | {"MOCK_PORT": str(self.port), "MOCK_HOST": "127.0.0.1"}
-        self._process = subprocess.Popen([sys.executable, "-m", "mock_inference"], env=environment)  # noqa: S603
+        self._process = subprocess.Popen([sys.executable, "-m", "mock_inference"], env=environment)
         end = time.monotonic() + 15
         while time.monotonic() < end:
             with contextlib.suppress(OSError, urllib.error.URLError):
@@ -71,7 +71,7 @@ class Mock:
             time.sleep(0.02)
         raise RuntimeError("the mock does not answer")
 
-    def __exit__(self, *_: object) -> None:
+    def __exit__(self, *_exit: object) -> None:
         if self._process is not None:
             self._process.kill()
             _ = self._process.wait(5)
