@@ -227,17 +227,17 @@ class LivenessThread(Liveness):
             return lambda: self._tell(lambda: callback() if self._wanted is wanted else None)
 
         wanted = self._wanted = (claim, Listener(here(listener.cancelled), here(listener.lost)))
-        _ = self._loop.call_soon_threadsafe(self._apply)
+        self._in_thread(self._apply)
 
     def let_go(self) -> None:
         """Take it back."""
         self._wanted = None
-        _ = self._loop.call_soon_threadsafe(self._apply)
+        self._in_thread(self._apply)
 
     async def aclose(self) -> None:
         """End the thread and close its connections."""
         self._closing = True
-        _ = self._loop.call_soon_threadsafe(self._cancel)
+        self._in_thread(self._cancel)
         await asyncio.to_thread(self._thread.join, 5)
 
     def _run(self) -> None:
@@ -267,6 +267,10 @@ class LivenessThread(Liveness):
     def _cancel(self) -> None:
         for task in asyncio.all_tasks(self._loop):
             _ = task.cancel()
+
+    def _in_thread(self, callback: Callable[[], None]) -> None:
+        with contextlib.suppress(RuntimeError):  # the thread has ended: ``broken`` was told, or is about to be
+            _ = self._loop.call_soon_threadsafe(callback)
 
     def _tell(self, callback: Callable[[], None]) -> None:
         with contextlib.suppress(RuntimeError):  # the main loop is closed: the process ends

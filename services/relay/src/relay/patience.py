@@ -13,8 +13,8 @@ from queuecore.telemetry.names import Event
 
 T = TypeVar("T")
 _BACKOFF: Final = Backoff(0.1, 2)
-# A call that lasted this long was not refused: what it waited on was there.
-_WORKED_SECONDS: Final = 15.0
+# A call that lasted longer than connecting and waiting for a reply may take was a pop, and what it waited on was there.
+_WORKED_SECONDS: Final = 30.0
 _log = logging.getLogger(__name__)
 
 
