@@ -179,11 +179,12 @@ class Stack:
         self._processes.append(process)
         return process
 
-    def owner(self) -> OwnerProcess:
+    def owner(self, **environ: str) -> OwnerProcess:
         name = f"owner-{len(self._processes)}"
         process = OwnerProcess(
             self._directory / f"{name}.log",
             [str(Path(__file__).with_name("owner.py")), self.valkey.url, MODEL, name, str(self.lease_seconds)],
+            **environ,
         )
         self._processes.append(process)
         return process

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import signal
 from collections.abc import Callable
 from contextlib import AbstractAsyncContextManager
@@ -174,6 +175,49 @@ async def test_a_stopped_owner_keeps_its_job_until_its_lease_is_over(stacks: Sta
     assert held > 5, "it may have renewed up to a third of a lease before"
     assert owner.code == 3, "it was told that its claim is lost"
     assert "registered" not in owner.output
+
+
+SHIFTED_CLOCK = """
+import os, time
+shift, seconds, nanoseconds = float(os.environ["CLOCK_SHIFT_SECONDS"]), time.time, time.time_ns
+time.time = lambda: seconds() + shift
+time.time_ns = lambda: nanoseconds() + int(shift * 1e9)
+"""
+
+
+@pytest.mark.slow
+@requirement("clock:any:server-time-only")
+@pytest.mark.parametrize("shift_seconds", [600, -600])
+async def test_clocks_ten_minutes_off_reap_neither_early_nor_late(
+    stacks: Stacks, tmp_path: Path, shift_seconds: int
+) -> None:
+    _ = (tmp_path / "sitecustomize.py").write_text(SHIFTED_CLOCK, "utf-8")
+    ahead, behind = (
+        {"PYTHONPATH": str(tmp_path), "CLOCK_SHIFT_SECONDS": str(shift)} for shift in (shift_seconds, -shift_seconds)
+    )
+    async with stacks(3) as stack:
+        reaper = stack.reaper(REAPER_INTERVAL_SECONDS="0.2", **ahead)
+        await reaper.ready()
+        _, shown = reaper.get("/metrics")
+        await stack.submit("j")
+        owner = stack.owner(**behind)
+        _ = await owner.claimed()
+        server_ms = await stack.queue.server.now_ms()
+        record = await stack.broker.get("j")
+        await pass_time(stack.lease_seconds + 1)
+        kept = await stack.status("j")
+        owner.send(signal.SIGSTOP)
+        stopped_at = monotonic()
+        await stack.until("j", "pending")
+        held = monotonic() - stopped_at
+
+    success = re.search(r'last_success_timestamp_seconds{pass="reap"} (\S+)', shown)
+    assert success is not None
+    assert abs(float(success[1]) - server_ms / 1000) > 500, "its clock really is off"
+    assert abs(record.started_at - server_ms) < 1_000
+    assert abs(record.lease_until - server_ms - 3_000) < 1_500
+    assert kept == "processing"
+    assert 1.5 < held < 5
 
 
 @requirement("death:mass:grace-starts-again")
