@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import hashlib
 from typing import Any, Final
-from urllib.parse import quote
 
 import msgspec
 
@@ -15,8 +14,8 @@ _BOOLEANS: Final = {"false": False, "true": True}
 
 
 def path_of(record: JobRecord) -> str:
-    """The job's URL path."""
-    return f"/jobs/{quote(record.service_type)}/{record.id}"
+    """The job's URL path; both parts have letters that need no encoding."""
+    return f"/jobs/{record.service_type}/{record.id}"
 
 
 def status_document(record: JobRecord) -> dict[str, Any]:

@@ -11,6 +11,7 @@ import asyncio
 from collections.abc import Callable, Mapping
 from typing import Any, Final
 
+from prometheus_client import Counter, Histogram
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from gateway.problems import CONTENT_TYPE, document
@@ -19,6 +20,7 @@ from queuecore.telemetry import metrics
 
 LINGER_SECONDS: Final = 2.0
 LINGER_BYTES: Final = 4_194_304
+_METHODS: Final = frozenset({"GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS"})
 _WITHOUT_BODY: Final = frozenset({"GET", "HEAD", "OPTIONS"})
 
 
@@ -29,6 +31,7 @@ class Frame:
         """``templates``: the route's template of each endpoint; a path that was asked for is never a label."""
         self._app = app
         self._templates = templates
+        self._known: dict[tuple[str, str, int], tuple[Counter, Histogram]] = {}
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Serve one request."""
@@ -46,8 +49,20 @@ class Frame:
         finally:
             endpoint = scope.get("endpoint")
             route = self._templates.get(endpoint, "other") if endpoint else "none"
-            metrics.HTTP_REQUESTS.labels(scope["method"], route, str(exchange.status)).inc()
-            metrics.HTTP_REQUEST_SECONDS.labels(scope["method"], route).observe(monotonic() - begun)
+            method = scope["method"] if scope["method"] in _METHODS else "other"
+            count, seconds = self._series(method, route, exchange.status)
+            count.inc()
+            seconds.observe(monotonic() - begun)
+
+    def _series(self, method: str, route: str, status: int) -> tuple[Counter, Histogram]:
+        """The two metrics of such a request, looked up once."""
+        key = method, route, status
+        if key not in self._known:
+            self._known[key] = (
+                metrics.HTTP_REQUESTS.labels(method, route, str(status)),
+                metrics.HTTP_REQUEST_SECONDS.labels(method, route),
+            )
+        return self._known[key]
 
 
 class _Exchange:

@@ -52,7 +52,8 @@ class Options:
     """The fields so far. ``service_type`` is the route's, known to exist."""
 
     def __init__(self, config: Config, service_type: str, *, priority_field: bool) -> None:
-        if service_type not in config.service_types:
+        self._models = {name: model for name, model in config.models.items() if model.service_type == service_type}
+        if not self._models:
             raise Refusal(
                 404,
                 "service_type_not_found",
@@ -149,15 +150,14 @@ class Options:
             Refusal: the named one does not serve this service type.
         """
         if "model" in self._known:
-            return [self._config.models[self._choose()]]
-        return [model for model in self._config.models.values() if model.service_type == self._service_type]
+            return [self._models[self._choose()]]
+        return list(self._models.values())
 
     def only_model(self) -> str | None:
         """The model's name when no later field can change it."""
-        mine = [name for name, model in self._config.models.items() if model.service_type == self._service_type]
-        if "model" in self._known:
+        if "model" in self._known or len(self._models) == 1:
             return self._choose()
-        return mine[0] if len(mine) == 1 else None
+        return None
 
     def _choose(self) -> str:
         try:
@@ -175,7 +175,7 @@ class Options:
             Refusal: naming the field and the rule.
         """
         name = self._choose()
-        model = self._config.models[name]
+        model = self._models[name]
         operation_name = self._operation(model)
         not_before, deadline = self._time("not_before"), self._time("deadline")
         if not_before is not None and deadline is not None and deadline <= not_before:

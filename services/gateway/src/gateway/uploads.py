@@ -21,6 +21,7 @@ from gateway.form import BOUNDARY_RULE, FIELDS_BYTES, FRAMING_BYTES, FormReader,
 from gateway.members import object_members
 from gateway.problems import Refusal
 from gateway.requests import Options, Submission
+from queuecore.config import ModelConfig
 
 JSON_FILENAME: Final = "input.json"
 
@@ -74,7 +75,7 @@ class Intake:
         self._size = 0
         self._filename = ""
         self._declared: media.MediaType | None = None
-        self._type = media.OCTETS
+        self._type: tuple[ModelConfig, str] | None = None  # as found for this model
         try:
             declared = media.parse(head.content_type) if head.content_type else None
         except ValueError as error:
@@ -127,12 +128,10 @@ class Intake:
         if self._size == 0:
             raise Refusal(400, "empty_input", "file: it is empty")
         self._check_size(submission.config.max_upload_bytes)
-        self._type = _effective(
-            self._declared, self._filename, head[: media.HEAD_BYTES], submission.config.accepted_types
-        )
+        content_type = self._effective_type(submission.config, head)
         if not sniffed:
             yield head
-        self.accepted = Accepted(submission, self._size, self._digest.hexdigest(), self._filename, self._type)
+        self.accepted = Accepted(submission, self._size, self._digest.hexdigest(), self._filename, content_type)
 
     # -- the three kinds of body --------------------------------------------------------------------------------
 
@@ -222,14 +221,18 @@ class Intake:
         """Refuse a wrong type before the rest is sent, when the model is known already."""
         candidates = self._options.candidates()
         if len(candidates) == 1:
-            _ = _effective(self._declared, self._filename, head[: media.HEAD_BYTES], candidates[0].accepted_types)
+            _ = self._effective_type(candidates[0], head)
 
-
-def _effective(declared: media.MediaType | None, filename: str, head: bytes, accepted: list[str]) -> str:
-    try:
-        return media.effective_type(declared, filename, head, accepted)
-    except media.Mismatch as error:
-        raise Refusal(415, "unsupported_media_type", str(error)) from error
+    def _effective_type(self, model: ModelConfig, head: bytes) -> str:
+        if self._type is None or self._type[0] is not model:
+            try:
+                found = media.effective_type(
+                    self._declared, self._filename, head[: media.HEAD_BYTES], model.accepted_types
+                )
+            except media.Mismatch as error:
+                raise Refusal(415, "unsupported_media_type", str(error)) from error
+            self._type = model, found
+        return self._type[1]
 
 
 def _raw_filename(disposition: str | None) -> str:

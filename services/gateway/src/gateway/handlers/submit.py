@@ -19,7 +19,7 @@ from queuecore import clock
 from queuecore.blobs import BlobStore
 from queuecore.broker import Broker, NewJob, Submitted
 from queuecore.errors import BlobError, BrokerError, BrokerUnavailable, OutcomeUnknown, QueueCoreError, QueueFull
-from queuecore.job import JobRecord, input_key, record_from_fields
+from queuecore.job import JobRecord, input_key
 from queuecore.names import new_job_id
 from queuecore.telemetry import metrics
 from queuecore.telemetry.names import Event
@@ -159,8 +159,16 @@ async def _record(edge: Edge, job_id: str, accepted: Accepted, fields: dict[str,
         except BrokerError:
             # The job is accepted: say so, with what is known here. Its id tells when it was made.
             submitted = submitted._replace(created_at=int(job_id.replace("-", "")[:12], 16))
-    known = fields | {"id": job_id, "model": submission.model, "priority": submission.priority}
-    return record_from_fields(known | {"status": submitted.status, "created_at": str(submitted.created_at)})
+    return JobRecord(
+        id=job_id,
+        status=submitted.status,
+        tenant=fields["tenant"],
+        service_type=submission.service_type,
+        model=submission.model,
+        operation=submission.operation_name,
+        priority=submission.priority,
+        created_at=submitted.created_at,
+    )
 
 
 async def submit_surely(broker: Broker, job: NewJob) -> Submitted:
