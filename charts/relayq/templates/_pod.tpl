@@ -66,7 +66,7 @@ the last one in silence, and what the chart sets belongs together.
 {{- end -}}
 {{- $names = append $names .name -}}
 {{- end -}}
-{{- concat $own (.extra | default list) | toYaml -}}
+{{- with concat $own (.extra | default list) -}}{{- toYaml . -}}{{- end -}}
 {{- end -}}
 
 {{- /* relayq.encryptionSecret: JSON {name, key} of the Secret with the encryption keys, or nothing. */ -}}
