@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import subprocess
 import sys
 import threading
@@ -16,7 +17,7 @@ import pytest
 from typer.testing import CliRunner
 
 from relayq import Job, NotFound, NotReachable, OutcomeUnknown, Throttled, UnexpectedAnswer, WaitTimeout
-from relayq.command import app
+from relayq.command import app, exit_code
 from relayq.command.exit_code import ExitCode, explain
 from relayq.command.job import parse_params
 
@@ -200,3 +201,10 @@ def test_an_unknown_job_is_exit_code_4() -> None:
     assert done.returncode == 4
     assert b"relayq jobs" in done.stderr
     assert seen == [f"GET /jobs/echo/{JOB}"]
+
+
+def test_the_documented_exit_codes_are_the_real_ones() -> None:
+    page = (Path(__file__).parents[3] / "docs" / "command-line.md").read_text("utf-8")
+    table = [line for line in page.splitlines() if re.match(r"\| \d+ \|", line)]
+    assert table == [line for line in (exit_code.__doc__ or "").splitlines() if re.match(r"\| \d+ \|", line)]
+    assert [int(line.split("|")[1]) for line in table] == sorted(ExitCode)

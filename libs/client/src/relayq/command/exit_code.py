@@ -22,7 +22,6 @@ from typing import Final, NoReturn
 from relayq.errors import (
     Conflict,
     Gone,
-    NotFound,
     NotReachable,
     OutcomeUnknown,
     Refused,
@@ -37,7 +36,6 @@ from relayq.errors import (
 ADVICE: Final[Mapping[type[Refused], str]] = {
     Unauthorized: "Give a key with --api-key (RELAYQ_API_KEY), or the header that names you with --header.",
     TooLarge: "`relayq models` shows each model's limit.",
-    NotFound: "`relayq jobs` lists the jobs of this server.",
     Gone: "Its retention is over; submit the file again.",
     Conflict: "`relayq status ID` shows where the job is.",
 }
@@ -84,6 +82,8 @@ def explain(error: RelayqError) -> tuple[ExitCode, str]:
 
 def _advice(error: Refused) -> str:
     text = next((text for kind, text in ADVICE.items() if isinstance(error, kind)), "")
+    if error.code == "job_not_found":
+        text = "`relayq jobs` lists the jobs of this server."
     if isinstance(error, Throttled | Unavailable):
         seconds = error.retry_after_seconds
         text = "Try again later." if seconds is None else f"Try again in {seconds:g} s."
