@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import ssl
 from collections.abc import Awaitable, Callable
 from typing import Final, Self
 
@@ -72,23 +73,24 @@ Handler = Callable[[RawExchange], Awaitable[None]]
 class RawHttpServer:
     """``async with RawHttpServer(handler) as server: server.url``. Its `/health` answers ``health``."""
 
-    def __init__(self, handler: Handler) -> None:
+    def __init__(self, handler: Handler, tls: ssl.SSLContext | None = None) -> None:
         self.handler = handler
         self.health = "200 OK"
         self.health_path = "/health"
         self.health_asked = 0
         self.exchanges: list[RawExchange] = []
+        self._tls = tls
         self._server: asyncio.Server | None = None
         self._port = 0
 
     @property
     def url(self) -> str:
         """Without a slash at its end."""
-        return f"http://127.0.0.1:{self._port}"
+        return f"http{'s' if self._tls else ''}://127.0.0.1:{self._port}"
 
     async def open(self) -> None:
         """Listen; on the same port as before after ``close``."""
-        self._server = await asyncio.start_server(self._serve, "127.0.0.1", self._port, limit=2**20)
+        self._server = await asyncio.start_server(self._serve, "127.0.0.1", self._port, limit=2**20, ssl=self._tls)
         self._port = int(self._server.sockets[0].getsockname()[1])
 
     async def close(self) -> None:
