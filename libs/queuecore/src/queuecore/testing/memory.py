@@ -220,7 +220,7 @@ class MemoryBroker(Broker):
             values = {"result_key": result_key}
         elif status == Status.CANCELLED:
             values = {"error_code": "cancelled"}
-        word = self.specification.complete(job_id, "", FOREIGN, self._now, status, values)
+        word = self.specification.complete(job_id, "", FOREIGN, self._now, status=status, values=values)
         return self._verdict(job_id, word)
 
     async def fail(self, claim: Claim, failure: Failure) -> Status:

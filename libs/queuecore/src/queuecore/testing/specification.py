@@ -349,6 +349,7 @@ class Specification:
         fence: int | str,
         claim_id: str,
         now: int,
+        *,
         status: Status = Status.COMPLETED,
         values: Mapping[str, str] | None = None,
     ) -> str:
