@@ -84,6 +84,24 @@ def test_the_table_has_a_row_for_every_metric_and_label() -> None:
     assert rows == [metric.name for metric in METRICS] + list(LABELS)
 
 
+@pytest.mark.parametrize("metric", METRICS, ids=lambda metric: metric.name)
+def test_a_metric_is_observed_somewhere_or_says_what_will(metric: Metric) -> None:
+    (attribute,) = [
+        name
+        for name, value in vars(metrics).items()
+        if getattr(value, "_name", None) in {metric.name, metric.name.removesuffix("_total")}
+    ]
+    used = any(f"metrics.{attribute}" in path.read_text("utf-8") for path in sources())
+
+    assert used != bool(metric.later)
+
+
+def test_every_event_name_is_used() -> None:
+    text = "".join(path.read_text("utf-8") for path in sources() if path.name != "names.py")
+
+    assert [event.name for event in Event if f"Event.{event.name}" not in text and f'"{event}"' not in text] == []
+
+
 def test_every_event_of_a_log_line_has_its_name_in_one_place() -> None:
     """``extra={"event": …}`` holds a member of ``Event`` or its text, never a word of its own."""
     known = {str(event) for event in Event}

@@ -17,8 +17,6 @@ from typing import Final, Literal, NamedTuple
 class Event(StrEnum):
     """``event`` of a log line: noun.participle. One line per transition at INFO."""
 
-    BLOB_CORRUPT = "blob.refused"
-    BREAKER_OPENED = "breaker.opened"
     CLAIM_LOST = "claim.lost"
     CONFIGURATION_REFUSED = "configuration.refused"
     CONNECTION_LOST = "connection.lost"
@@ -28,12 +26,10 @@ class Event(StrEnum):
     DRAIN_STARTED = "drain.started"
     GRACE_STARTED = "grace.started"
     INFERENCE_AWAITED = "inference.awaited"
-    INFERENCE_FAILED = "inference.failed"
     INFERENCE_READY = "inference.readied"
     JOB_CANCELLED = "job.cancelled"
     JOB_CLAIMED = "job.claimed"
     JOB_COMPLETED = "job.completed"
-    JOB_DEADLETTERED = "job.deadlettered"
     JOB_DROPPED = "job.dropped"
     JOB_EXPIRED = "job.expired"
     JOB_FAILED = "job.failed"
@@ -44,12 +40,7 @@ class Event(StrEnum):
     JOB_RETRIED = "job.retried"
     JOB_REVOKED = "job.revoked"
     JOB_SUBMITTED = "job.submitted"
-    LEASE_RENEWED = "lease.renewed"
     LIBRARY_LOGGED = "library.logged"
-    LOOP_FAILED = "loop.failed"
-    NOTICE_DELIVERED = "notice.delivered"
-    NOTICE_FAILED = "notice.failed"
-    NOTICE_PARKED = "notice.parked"
     OBJECT_SWEPT = "object.swept"
     PASS_FAILED = "pass.failed"  # noqa: S105  an event, not a password
     PASS_RESTORED = "pass.restored"  # noqa: S105  an event, not a password
@@ -58,7 +49,6 @@ class Event(StrEnum):
     QUEUE_PURGED = "queue.purged"
     QUEUE_RESUMED = "queue.resumed"
     REQUEST_REFUSED = "request.refused"
-    REQUEST_SERVED = "request.served"
     SERVICE_FAILED = "service.failed"
     SERVICE_STARTED = "service.started"
     SERVICE_STOPPED = "service.stopped"
@@ -83,11 +73,11 @@ class Metric(NamedTuple):
     text: str
     service: str
     buckets: tuple[float, ...] = ()
+    later: str = ""  # the part of the product that will observe it, where that is not built yet
 
 
 LABELS: Final[Mapping[str, str]] = {
     "error_code": "code of the failure: one of queuecore.job.ErrorCode",
-    "gate": "rate, concurrency, quota, health or fairness",
     "kind": "what was removed from the store: unrecorded, superseded or unfinished",
     "method": "HTTP method",
     "model": "a key of models.yaml",
@@ -120,19 +110,19 @@ METRICS: Final[tuple[Metric, ...]] = (
     ),
     Metric(
         "async_claim_depth", "gauge", ("model",),
-        "Sorted-set transport: claimed jobs. Use max(), not sum().", "reaper",
+        "Sorted-set transport: claimed jobs. Use max(), not sum().", "reaper", later="transport sortedset",
     ),
     Metric(
         "async_claims_expired_total", "counter", ("model",),
         "Sorted-set transport: redeliveries; spikes mean crashes or leases that are too short.", "reaper",
+        later="transport sortedset",
     ),
     Metric(
         "async_duplicate_results_suppressed_total", "counter", ("model",),
-        "Sorted-set transport: duplicate results collapsed into one.", "gateway",
+        "Sorted-set transport: duplicate results collapsed into one.", "gateway", later="transport sortedset",
     ),
     # -- jobs, observed by the gateway: from submissions and, durably, from the outbox's verdicts
     Metric("relayq_jobs_submitted_total", "counter", ("model",), "Jobs accepted.", "gateway"),
-    Metric("relayq_jobs_replayed_total", "counter", ("model",), "Submissions answered by an earlier job.", "gateway"),
     Metric("relayq_submissions_refused_total", "counter", ("reason",), "Submissions refused.", "gateway"),
     Metric("relayq_upload_bytes_total", "counter", ("model",), "Bytes of accepted inputs.", "gateway"),
     Metric(
@@ -167,11 +157,11 @@ METRICS: Final[tuple[Metric, ...]] = (
     Metric(
         "relayq_webhook_deliveries_total", "counter", ("outcome",),
         "Attempts: delivered, refused (410), retried, parked or blocked (address not allowed).", "gateway",
+        later="webhooks",
     ),
-    Metric("relayq_webhook_seconds", "histogram", (), "Time of one attempt.", "gateway", SHORT_SECONDS),
-    Metric("relayq_webhooks_parked", "gauge", (), "Notices given up, waiting for redelivery by hand.", "gateway"),
     Metric(
-        "relayq_cache_lookups_total", "counter", ("model", "outcome"), "Response cache: hit or miss.", "gateway"
+        "relayq_webhooks_parked", "gauge", (), "Notices given up, waiting for redelivery by hand.", "gateway",
+        later="webhooks",
     ),
     # -- safety nets: how often each was needed
     Metric(
@@ -185,12 +175,6 @@ METRICS: Final[tuple[Metric, ...]] = (
     Metric(
         "relayq_runs_total", "counter", ("model", "outcome"),
         "Runs of this process: a status, or lost or released.", "relay",
-    ),
-    Metric(
-        "relayq_gate_refusals_total", "counter", ("model", "gate"), "Claims put off by a gate or a limit.", "relay"
-    ),
-    Metric(
-        "relayq_gate_errors_total", "counter", ("model", "gate"), "Gates that raised: no claim was made.", "relay"
     ),
     # -- queues, observed by the reaper
     Metric(
@@ -254,7 +238,7 @@ def metrics_table() -> str:
     ]
     lines += [
         f"| `{metric.name}` | {metric.kind} | {', '.join(f'`{label}`' for label in metric.labels) or 'none'} "
-        f"| {metric.service} | {metric.text} |"
+        f"| {metric.service} | {metric.text}{f' Not observed yet: {metric.later}.' if metric.later else ''} |"
         for metric in METRICS
     ]
     lines += ["", "| label | values |", "|---|---|"]
