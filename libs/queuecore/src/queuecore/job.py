@@ -35,6 +35,8 @@ TRANSITIONS: Final[tuple[tuple[str, Status | None, Status], ...]] = (
     ("complete", Status.PROCESSING, Status.CANCELLED),
     ("complete", Status.PENDING, Status.COMPLETED),
     ("complete", Status.PENDING, Status.CANCELLED),
+    ("complete", Status.PROCESSING, Status.FAILED),  # said by a seed-protocol relay
+    ("complete", Status.PENDING, Status.FAILED),  # likewise
     ("fail", Status.PROCESSING, Status.FAILED),
     ("fail", Status.PROCESSING, Status.CANCELLED),
     ("fail", Status.PROCESSING, Status.PENDING),
@@ -50,6 +52,7 @@ TRANSITIONS: Final[tuple[tuple[str, Status | None, Status], ...]] = (
     ("reconcile", Status.PROCESSING, Status.FAILED),
     ("reconcile", Status.PROCESSING, Status.CANCELLED),
     ("revoke", Status.PROCESSING, Status.FAILED),
+    ("revoke", Status.PROCESSING, Status.CANCELLED),
     ("purge", Status.PENDING, Status.CANCELLED),
     ("redrive", Status.FAILED, Status.PENDING),
 )

@@ -13,7 +13,7 @@ from hypothesis.stateful import Bundle, RuleBasedStateMachine, consumes, invaria
 
 from queuecore.broker import Breaker, Claim, Failure, NewJob, QueueLimits, Result, Worker
 from queuecore.errors import QueueCoreError
-from queuecore.job import Status
+from queuecore.job import TRANSITIONS, Status
 from queuecore.redis.client import Link
 from queuecore.redis.list_transport import ListBroker
 from queuecore.settings import CommonSettings, Secret
@@ -23,6 +23,7 @@ from queuecore.testing.operator import MemoryOperator, RedisListOperator, Stand
 from queuecore.testing.requirement import requirement
 from queuecore.testing.servers import ValkeyProcess
 
+CHANGES = {(source, target) for _, source, target in TRANSITIONS}
 LIMITS = QueueLimits(lease_ms=60_000, max_pending=4, max_reap_attempts=2, pending_max_age_ms=400_000)
 IDS = ["j1", "j2", "j3", "j4", "j5"]
 T = TypeVar("T")
@@ -45,6 +46,7 @@ class QueueMachine(RuleBasedStateMachine):
         self.redis = Stand(redis, RedisListOperator(self.link, "m"), self.clock)
         self.run(self.link.call("FLUSHALL"))
         self.serial = 0
+        self.statuses: dict[str, tuple[int, str]] = {}
 
     def teardown(self) -> None:
         self.run(self.link.aclose())
@@ -239,6 +241,14 @@ class QueueMachine(RuleBasedStateMachine):
         assert self.run(self.memory.broker.counts()) == self.run(self.redis.broker.counts())
         ours, theirs = self.run(self.memory.broker.jobs()).jobs, self.run(self.redis.broker.jobs()).jobs
         assert ours == list(map(_comparable, theirs))
+
+    @invariant()
+    def statuses_change_as_the_table_says(self) -> None:
+        now = {one.id: (one.generation, one.status) for one in self.run(self.redis.broker.jobs()).jobs}
+        for job_id, (_, status) in now.items():
+            before = self.statuses.get(job_id)
+            assert before is None or before[1] == status or (before[1], status) in CHANGES, (before, status)
+        self.statuses = now
 
     @invariant()
     def a_live_job_is_never_in_two_places(self) -> None:
