@@ -1,6 +1,6 @@
 """The names of everything that is observed, as data: events of the log, metrics and their labels.
 
-``docs/metrics.md`` is ``metrics_table()``; ``metrics.py`` makes each metric of ``METRICS`` once. Nothing else in the
+``docs/metrics.md`` is made from ``metrics_table()``; ``metrics.py`` makes each metric of ``METRICS`` once. Nothing else in the
 product may invent a name: tests compare both directions.
 
 Labels are bounded. ``model`` comes from models.yaml, the others from the lists in ``LABELS``; job ids, tenants,
@@ -223,12 +223,9 @@ METRICS: Final[tuple[Metric, ...]] = (
 
 
 def metrics_table() -> str:
-    """``docs/metrics.md``: every metric and label, in Markdown."""
+    """Every metric and label in Markdown: ``docs/metrics.md`` below its title."""
     lines = [
-        "# Metrics",
-        "",
-        "Ports 9101 (gateway), 9102 (relay), 9103 (reaper), path `/metrics`. Generated from",
-        "`queuecore.telemetry.names`; do not edit.",
+        "Ports 9101 (gateway), 9102 (relay), 9103 (reaper), path `/metrics`.",
         "",
         "Outcomes of jobs are counted by the gateway from durable verdicts, so one-shot relays need no push gateway.",
         "A verdict is counted once over all gateways: `sum(increase(…))`. Every reaper shows the same depths: `max`.",
