@@ -3,7 +3,7 @@
     charts/generate.py            writes both files
     charts/generate.py --verify   writes nothing; exit 1 and a diff where a file is not what it would be
 
-A key's comment is its description. A line ``@schema {...}`` (YAML flow) adds JSON Schema to what the default's type
+A key's comment is its description. What follows ``@schema`` (YAML flow) adds JSON Schema to what the default's type
 says. A mapping without such a line is a group: its keys are all documented, and no others are allowed. What a model,
 provider or pipeline may hold comes from ``queuecore.config``, so that the chart accepts what the services accept.
 """
@@ -75,8 +75,8 @@ def _comment_above(lines: list[str], line: int) -> tuple[str, Schema | None]:
     while line > 0 and lines[line - 1].lstrip().startswith("#"):
         line -= 1
         block.insert(0, lines[line].lstrip().removeprefix("#").strip())
-    extra = [yaml.safe_load(text.removeprefix("@schema")) for text in block if text.startswith("@schema")]
-    return " ".join(text for text in block if not text.startswith("@schema")), extra[0] if extra else None
+    description, _, extra = "\n".join(block).partition("@schema")
+    return " ".join(description.split()), yaml.safe_load(extra) if extra else None
 
 
 def make_schema(values: list[Value]) -> Schema:
