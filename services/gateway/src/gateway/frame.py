@@ -19,6 +19,7 @@ from queuecore.clock import monotonic
 from queuecore.telemetry import metrics
 
 LINGER_SECONDS: Final = 2.0
+LINGER_IDLE_SECONDS: Final = 0.3
 LINGER_BYTES: Final = 4_194_304
 _METHODS: Final = frozenset({"GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS"})
 _WITHOUT_BODY: Final = frozenset({"GET", "HEAD", "OPTIONS"})
@@ -116,7 +117,8 @@ class _Exchange:
         try:
             async with asyncio.timeout(LINGER_SECONDS):
                 while self._unread and thrown < LINGER_BYTES:
-                    thrown += len((await self.receive()).get("body", b""))
+                    async with asyncio.timeout(LINGER_IDLE_SECONDS):
+                        thrown += len((await self.receive()).get("body", b""))
         except TimeoutError:
             return
 
