@@ -44,8 +44,11 @@ class Bench:
 
             return one
 
-        self.one = Pass("bench", 0.01, {name: work(name, act) for name, act in parts.items()})  # pyright: ignore[reportArgumentType]
+        self.one = Pass("bench", 0.01, {name: work(name, act) for name, act in parts.items()}, asks=True)  # pyright: ignore[reportArgumentType]
         self.loops = Loops([self.one], self.ledger, self.grace, clock=self.clock)
+
+    async def idle(self) -> None:
+        self.calls.append("idle")
 
 
 def fail(error: Exception) -> Callable[[], object]:
@@ -100,6 +103,14 @@ async def test_an_outage_holds_the_reaping_for_one_lease_after_its_end(error: Ex
 
     assert bench.grace.holds("m", 109)
     assert not bench.grace.holds("m", 110)
+
+
+async def test_a_pass_that_did_nothing_does_not_end_an_outage() -> None:
+    bench = Bench(a=fail(BrokerUnavailable("away")))
+    _ = await bench.loops.run_once(bench.one)
+    _ = await bench.loops.run_once(Pass("bench", 1, {"a": bench.idle}))
+
+    assert bench.grace.holds("m", 10**9)
 
 
 async def test_a_permission_that_is_missing_is_no_outage() -> None:

@@ -319,6 +319,7 @@ async def test_it_goes_on_through_an_outage_and_says_so(stacks: Stacks, valkey: 
         await reaper.ready()
 
     assert reaper.output.count("pass.failed") <= 30, "one line a pass and problem, not one a round"
+    assert 1 <= reaper.output.count("grace.started") <= 2, "once it answers and once the witness is back"
 
 
 async def test_it_waits_for_a_redis_that_starts_later(stacks: Stacks, valkey: ValkeyProcess) -> None:

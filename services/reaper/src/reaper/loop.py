@@ -28,12 +28,17 @@ Work = Callable[[], Awaitable[object]]
 
 
 class Pass(NamedTuple):
-    """``parts``: what to do for each model, or for "all" at once. A vital pass decides about liveness."""
+    """``parts``: what to do for each model, or for "all" at once.
+
+    A vital pass decides about liveness. One that ``asks`` always talks to the server, so its success ends an outage;
+    others may succeed by doing nothing.
+    """
 
     name: str
     every_seconds: float
     parts: Mapping[str, Work]
     vital: bool = True
+    asks: bool = False
 
 
 class LoopsBroken(Exception):
@@ -106,7 +111,7 @@ class Loops:
         except Exception as error:  # noqa: BLE001  the outermost frame of a part: a bug in one must not stop the others
             self._note_failure(one, part, f"{type(error).__name__}: {error}", exc_info=True)
             return False
-        if self._grace.answered(self._clock()):
+        if one.asks and self._grace.answered(self._clock()):
             _log.warning("Redis answers again: nothing is reaped for one lease", extra={"event": Event.GRACE_STARTED})
         if self._ledger.succeeded(one.name, part, self._clock()):
             _log.info("the pass works again", extra={"event": Event.PASS_RESTORED} | fields)

@@ -60,14 +60,14 @@ class Upkeep:
         depths = {broker.model: Depths(broker) for broker in brokers}
         every = settings.interval_seconds
         self.passes: tuple[Pass, ...] = (
-            Pass("death", look_every, {"all": notice.look}),
-            Pass("promote", min(1.0, every), self._each(promote)),
+            Pass("death", look_every, {"all": notice.look}, asks=True),
+            Pass("promote", min(1.0, every), self._each(promote), asks=True),
             Pass("reap", every, self._each(partial(reap, grace=self.grace))),
             Pass("revoke", every, self._each(partial(revoke, grace=self.grace))),
-            Pass("expire", every, self._each(expire)),
-            Pass("sweep", every, self._each(sweep)),
+            Pass("expire", every, self._each(expire), asks=True),
+            Pass("sweep", every, self._each(sweep), asks=True),
             Pass("reconcile", 3 * every, self._each(partial(reconcile, grace=self.grace))),
-            Pass("depth", every, {model: depth.show for model, depth in depths.items()}),
+            Pass("depth", every, {model: depth.show for model, depth in depths.items()}, asks=True),
         )
         if store is not None:
             swept = StoreSweep(store, server, orphan_min_age_seconds=settings.orphan_min_age_seconds)

@@ -1,7 +1,7 @@
 """The names of everything that is observed, as data: events of the log, metrics and their labels.
 
-``docs/metrics.md`` is made from ``metrics_table()``; ``metrics.py`` makes each metric of ``METRICS`` once. Nothing else in the
-product may invent a name: tests compare both directions.
+``docs/metrics.md`` is made from ``metrics_table()``; ``metrics.py`` makes each metric of ``METRICS`` once. Nothing else
+in the product may invent a name: tests compare both directions.
 
 Labels are bounded. ``model`` comes from models.yaml, the others from the lists in ``LABELS``; job ids, tenants,
 callers and URLs are never labels.
