@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator, Callable, Iterator
 from pathlib import Path
 
 import pytest
@@ -29,3 +29,10 @@ async def yard(valkey: ValkeyProcess, mock: Mock, tmp_path: Path) -> AsyncIterat
     await made.flush()
     yield made
     await made.aclose()
+
+
+@pytest.fixture
+def tell(request: pytest.FixtureRequest) -> Callable[[str], None]:
+    """A line for whoever watches the run: what was measured."""
+    reporter = request.config.pluginmanager.get_plugin("terminalreporter")
+    return lambda text: reporter.write_line(f"  {text}") if reporter else None

@@ -1,10 +1,16 @@
-"""A TCP proxy that loses replies at chosen commands, or stops forwarding without closing."""
+"""A TCP proxy that loses replies at chosen commands, drops messages, resets, or stops forwarding without closing."""
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
-from typing import Self
+import re
+import socket
+import struct
+from typing import Final, Self
+
+# A published message as RESP2 pushes it. It comes by itself on its connection, or with others of its kind.
+_MESSAGE: Final = re.compile(rb"\A\*[34]\r\n\$[78]\r\np?message\r\n")
 
 
 class SwallowingProxy:
@@ -19,10 +25,26 @@ class SwallowingProxy:
         self._flowing.set()
         self.port = 0
         self.accepted = 0
+        self.muted = False
+        self._resetting = False
+        self.dropped = 0  # pieces with messages that did not pass
 
     def swallow(self, *commands: str) -> None:
         """The next of these commands runs, and its reply never arrives."""
         self._swallow = tuple(f"\r\n{command}\r\n".encode() for command in commands)
+
+    def mute(self) -> None:
+        """From now on no published message passes; subscriptions stand and everything else works."""
+        self.muted = True
+
+    async def reset(self) -> int:
+        """Break every connection off with a RST, towards both sides; how many there were."""
+        tasks, self._resetting = list(self._tasks), True
+        for task in tasks:
+            _ = task.cancel()
+        _ = await asyncio.gather(*tasks, return_exceptions=True)
+        self._resetting = False
+        return len(tasks)
 
     def freeze(self) -> None:
         """From now on nothing passes, and nobody is told."""
@@ -60,6 +82,9 @@ class SwallowingProxy:
             pass
         finally:
             for one in (writer, up_writer):
+                if self._resetting:
+                    linger = struct.pack("ii", 1, 0)  # close() sends a RST
+                    one.get_extra_info("socket").setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, linger)
                 one.close()
                 with contextlib.suppress(OSError):
                     await one.wait_closed()
@@ -74,6 +99,9 @@ class SwallowingProxy:
                 lose.set()
             elif not inspect and lose.is_set():
                 raise ConnectionResetError("this reply is lost")
+            elif not inspect and self.muted and _MESSAGE.search(data):
+                self.dropped += 1
+                continue
             target.write(data)
             await target.drain()
         raise ConnectionResetError("closed")

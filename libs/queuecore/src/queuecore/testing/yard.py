@@ -5,6 +5,8 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import hashlib
+import itertools
+import json
 import os
 import signal
 import subprocess
@@ -12,9 +14,10 @@ import sys
 import time
 import urllib.error
 import urllib.request
+from collections import Counter
 from collections.abc import AsyncIterator, Mapping
 from pathlib import Path
-from typing import Final, Self
+from typing import Any, Final, Self, TypeVar
 
 import msgspec
 
@@ -29,6 +32,8 @@ from queuecore.storage.directory import DirectoryStore
 from queuecore.testing.clock import eventually
 from queuecore.testing.operator import RedisListOperator
 from queuecore.testing.servers import ValkeyProcess, free_port
+
+P = TypeVar("P", bound="Process")
 
 MODEL_TEXT: Final = """
   {name}:
@@ -59,6 +64,14 @@ class Mock:
         """How often the model was asked with exactly these bytes."""
         digest = hashlib.sha256(job_input).hexdigest()
         return self.get("/journal").count(digest.encode())
+
+    async def requests(self, after: int = 0) -> list[dict[str, Any]]:
+        """The journal's entries whose id is greater: ``id``, ``job_id``, ``state`` and more (docs of the mock)."""
+        return json.loads(await asyncio.to_thread(self.get, f"/journal?after={after}"))["requests"]
+
+    async def runs(self, after: int = 0) -> Counter[str]:
+        """How often the model was asked for each job."""
+        return Counter(str(request["job_id"]) for request in await self.requests(after))
 
     def __enter__(self) -> Self:
         environment = os.environ | {"MOCK_PORT": str(self.port), "MOCK_HOST": "127.0.0.1"}
@@ -94,6 +107,29 @@ class Process:
         """Whether it has not ended."""
         return self._inner.returncode is None
 
+    @property
+    def lines(self) -> list[dict[str, Any]]:
+        """Its log so far, a half-written last line apart."""
+        return [json.loads(line) for line in self.log.read_text("utf-8").splitlines() if line[:1] + line[-1:] == "{}"]
+
+    @property
+    def events(self) -> list[str]:
+        """The ``event`` of each line."""
+        return [line["event"] for line in self.lines]
+
+    async def said(self, event: str, within: float = 30) -> dict[str, Any]:
+        """The first line with this event, once it is there; an assertion with the log if the process ends before."""
+
+        def look() -> dict[str, Any] | None:
+            ended = not self.running
+            found = next((line for line in self.lines if line["event"] == event), None)
+            assert found or not ended, f"it ended without {event}: {self.log.read_text('utf-8')}"
+            return found
+
+        found = await eventually(look, within=within)
+        assert found is not None
+        return found
+
     def signal(self, number: signal.Signals) -> None:
         """Send it, if it still runs."""
         with contextlib.suppress(ProcessLookupError):
@@ -112,6 +148,37 @@ class Process:
         if self._inner.stdin is not None:
             self._inner.stdin.close()
         return code
+
+
+class Served(Process):
+    """A process with a port: the gateway's public one, the reaper's for metrics."""
+
+    url: str
+
+    async def get(self, path: str) -> tuple[int, str]:
+        """Status and body of a GET; (0, "") when nobody answers."""
+        return await asyncio.to_thread(_get, f"{self.url}{path}")
+
+    async def ready(self, within: float = 30) -> Self:
+        """Once `/health/ready` answers 200."""
+
+        async def look() -> bool:
+            assert self.running, self.log.read_text("utf-8")
+            return (await self.get("/health/ready"))[0] == 200  # noqa: PLR2004  OK
+
+        _ = await eventually(look, within=within, every=0.05)
+        return self
+
+
+def _get(url: str) -> tuple[int, str]:
+    try:
+        with urllib.request.urlopen(url, timeout=10) as answer:  # noqa: S310  our own loopback URL
+            return int(answer.status), str(answer.read().decode())
+    except urllib.error.HTTPError as error:
+        with error:
+            return error.code, error.read().decode()
+    except OSError:
+        return 0, ""
 
 
 class Yard:
@@ -135,6 +202,7 @@ class Yard:
         self.broker: Broker = self.queue.broker(model, self.config)
         self.operator = RedisListOperator(self.link, model)
         self.processes: list[Process] = []
+        self._numbers = itertools.count()
 
     @property
     def environ(self) -> dict[str, str]:
@@ -172,17 +240,22 @@ class Yard:
         return job_id
 
     async def start(
-        self, module: str, environ: Mapping[str, str] | None = None, *, faultpoint: bool = False
-    ) -> Process:
+        self,
+        module: str,
+        environ: Mapping[str, str] | None = None,
+        *,
+        faultpoint: bool = False,
+        kind: type[P] = Process,
+    ) -> P:
         """``python -m module`` with the yard's environment."""
-        log = self.directory / f"{module}-{len(self.processes)}.log"
+        log = self.directory / f"{module}-{next(self._numbers)}.log"
         arguments = ["-m", "queuecore.testing.faultpoint", module] if faultpoint else ["-m", module]
         with log.open("ab") as output:
             inner = await asyncio.create_subprocess_exec(
                 sys.executable, *arguments, env=self.environ | dict(environ or {}), stdin=asyncio.subprocess.PIPE,
                 stdout=output, stderr=output,
             )  # fmt: skip
-        process = Process(inner, log)
+        process = kind(inner, log)
         self.processes.append(process)
         return process
 
@@ -199,6 +272,24 @@ class Yard:
     async def reaper(self, *, faultpoint: bool = False, **environ: str) -> Process:
         """A reaper process."""
         return await self.start("reaper", {"REAPER_METRICS_PORT": "0"} | environ, faultpoint=faultpoint)
+
+    async def ready_reaper(self, **environ: str) -> Served:
+        """A reaper that has looked at everything once."""
+        reaper = await self.start("reaper", {"REAPER_METRICS_PORT": "0"} | environ, kind=Served)
+        reaper.url = f"http://127.0.0.1:{(await reaper.said('service.started'))['metrics_port']}"
+        return await reaper.ready()
+
+    async def gateway(self, *, faultpoint: bool = False, **environ: str) -> Served:
+        """A gateway that is ready; one environment variable more is ``GATEWAY_PORT``, to come back to the same."""
+        settings = {
+            "GATEWAY_AUTH": "none",
+            "GATEWAY_PORT": "0",
+            "GATEWAY_ADMIN_PORT": "0",
+            "GATEWAY_METRICS_PORT": "0",
+        }
+        gateway = await self.start("gateway", settings | environ, faultpoint=faultpoint, kind=Served)
+        gateway.url = f"http://127.0.0.1:{(await gateway.said('service.started'))['port']}"
+        return await gateway.ready()
 
     async def reap_the_dead(self) -> None:
         """What a reaper does, at once: death notices by connection, then stranded pops without their grace."""
@@ -243,12 +334,16 @@ class Yard:
         record = await self.finished(job_id)
         assert record.status == Status.COMPLETED, record
         assert (await self.events()).count(record.event_id) == 1
+        await self.check_result(record, content)
+        assert await self.operator.residue() == []
+        return record
+
+    async def check_result(self, record: JobRecord, content: bytes) -> None:
+        """The record's result is whole, and what the echo says of this input."""
         async with self.store.get(record.result_key) as chunks:
             stored = b"".join([chunk async for chunk in chunks])
         assert hashlib.sha256(stored).hexdigest() == record.result_sha256
         assert msgspec.json.decode(stored)["sha256"] == hashlib.sha256(content).hexdigest()
-        assert await self.operator.residue() == []
-        return record
 
     async def aclose(self) -> None:
         """Kill what still runs and close connections."""
