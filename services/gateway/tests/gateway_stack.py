@@ -121,7 +121,7 @@ async def open_stack(
         name: queue.broker(name, queue_limits(model, CommonSettings())) for name, model in config.models.items()
     }
     async with AsyncExitStack() as stack:
-        gateway = build(chosen, config, queue, brokers, store)
+        gateway = build(chosen, config, queue, brokers, store, outboxes=brokers)
         _ = stack.push_async_callback(gateway.tasks.stop)
         client = httpx.AsyncClient(transport=httpx.ASGITransport(gateway.public), base_url="http://gateway")
         admin = httpx.AsyncClient(transport=httpx.ASGITransport(gateway.admin), base_url="http://localhost")

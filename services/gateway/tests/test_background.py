@@ -23,6 +23,7 @@ from queuecore.testing.blobs import MemoryStore
 from queuecore.testing.clock import eventually
 from queuecore.testing.memory import MemoryQueue, MemoryServer
 
+SOME_ID = "01a22fb3-1c40-706f-b640-899972e3a6c8"  # fixed: names of tests may not differ between workers
 pytestmark = pytest.mark.anyio
 
 
@@ -117,9 +118,9 @@ def message(job_id: str, **more: object) -> str:
 @pytest.mark.parametrize(
     "payload",
     [
-        "", "x", "[]", "{}", "null", "\ud800", "[" * 50_000, message("../etc"), message(new_job_id(), status="pending"),
-        message(new_job_id(), status=1), message(new_job_id(), result_key="other/result.json"),
-        message(new_job_id(), result_key=None), " " * 70_000,
+        "", "x", "[]", "{}", "null", "\ud800", "[" * 50_000, message("../etc"), message(SOME_ID, status="pending"),
+        message(SOME_ID, status=1), message(SOME_ID, result_key="other/result.json"),
+        message(SOME_ID, result_key=None), " " * 70_000,
     ],
 )  # fmt: skip
 async def test_malformed_completion_is_ignored(stack: Stack, payload: str) -> None:

@@ -175,18 +175,17 @@ async def test_upload_that_outlasts_the_drain_is_given_up_and_leaves_nothing(
     async with gateway(tmp_path, valkey.url, GATEWAY_DRAIN_SECONDS="1") as process:
         await process.ready()
 
-        async def endless() -> AsyncIterator[bytes]:
-            yield b"first"
-            _ = await asyncio.Event().wait()
-
-        upload = asyncio.create_task(process.client.post("/jobs/echo", content=endless()))
+        reader, writer = await asyncio.open_connection("127.0.0.1", int(process.public.rpartition(":")[2]))
+        writer.write(b"POST /jobs/echo HTTP/1.1\r\nHost: g\r\nContent-Length: 100\r\n\r\nfirst")
         unfinished = tmp_path / "blobs" / ".unfinished"
         assert await eventually(lambda: unfinished.is_dir() and any(unfinished.iterdir()))
         process.child.terminate()
+        answer = await reader.read()
         code, output = await process.ended()
-        _ = upload.cancel()
-        _ = await asyncio.wait({upload})
+        writer.close()
 
+    assert answer.startswith(b"HTTP/1.1 503 ")
+    assert b'"code":"shutting_down"' in answer
     assert code == 0, output
     assert [path for path in (tmp_path / "blobs").rglob("*") if path.is_file()] == []
 

@@ -107,6 +107,21 @@ async def test_client_that_falls_silent_is_given_up_and_told(make_stack: MakeSta
     assert nothing_left(stack)
 
 
+async def test_client_that_trickles_is_given_up_and_told(stack: Stack, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("gateway.uploads.SLOW_SECONDS", 0.2)
+    wire = await connect(stack)
+    await wire.send(b"POST /jobs/echo HTTP/1.1\r\nHost: g\r\nContent-Length: 1000000\r\n\r\n")
+    answer = asyncio.create_task(wire.answer())
+    while not answer.done():
+        await wire.send(b"x")
+        await asyncio.sleep(0.02)
+
+    status, _, body = await answer
+
+    assert (status, code(body)) == (408, "upload_timeout")
+    assert nothing_left(stack)
+
+
 async def test_chunked_form_is_taken(stack: Stack) -> None:
     wire = await connect(stack)
     await wire.send(raw("h04_chunked_ok"))

@@ -46,11 +46,13 @@ async def _run(common: CommonSettings, settings: GatewaySettings) -> int:
     async with AsyncExitStack() as stack:
         queue = await open_redis(common, name="gateway")
         _ = stack.push_async_callback(queue.aclose)
+        background = await open_redis(common, name="gateway-outbox")
+        _ = stack.push_async_callback(background.aclose)
         brokers = brokers_of(config, queue.broker)
         await check_server(queue.server)
         store = await open_store(common)
         _ = stack.push_async_callback(store.aclose)
-        gateway = build(settings, config, queue, brokers, store)
+        gateway = build(settings, config, queue, brokers, store, outboxes=brokers_of(config, background.broker))
         _ = stack.push_async_callback(gateway.tasks.stop)
         return await _serve(settings, gateway, stop)
 

@@ -61,9 +61,18 @@ class Gateway:
 
 
 def build(
-    settings: GatewaySettings, config: Config, queue: Queue, brokers: Mapping[str, Broker], store: BlobStore
+    settings: GatewaySettings,
+    config: Config,
+    queue: Queue,
+    brokers: Mapping[str, Broker],
+    store: BlobStore,
+    *,
+    outboxes: Mapping[str, Broker],
 ) -> Gateway:
     """Put a gateway together and start its background tasks.
+
+    ``outboxes`` are the same queues on connections of their own: a consumer holds one while it waits, and requests
+    must not stand in line behind it.
 
     Raises:
         ConfigurationError: what is asked for is not there.
@@ -82,10 +91,10 @@ def build(
     tasks.start("wake-ups", lambda beat: waiters.listen(queue.signals, beat))
     tasks.start("readiness", health.watch)
     consumer = f"{socket.gethostname()}:{settings.port or os.getpid()}"
-    for name, broker in brokers.items():
+    for name, broker in outboxes.items():
         tasks.start(f"outbox {name}", Outbox(broker, queue.server, consumer, rates[name]).consume)
         if settings.accept_seed_completions:
-            seed = SeedCompletions(broker, store)
+            seed = SeedCompletions(brokers[name], store)
             tasks.start(f"seed completions {name}", lambda beat, seed=seed: seed.consume(queue.signals, beat))
     return Gateway(
         public=Frame(public, _templates(ROUTES)),

@@ -9,9 +9,8 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Mapping
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
-from prometheus_client import Counter, Histogram
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from gateway.problems import CONTENT_TYPE, document
@@ -21,6 +20,10 @@ from queuecore.telemetry import metrics
 LINGER_SECONDS: Final = 2.0
 LINGER_IDLE_SECONDS: Final = 0.3
 LINGER_BYTES: Final = 4_194_304
+
+if TYPE_CHECKING:
+    from prometheus_client import Counter, Histogram
+
 _METHODS: Final = frozenset({"GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS"})
 _WITHOUT_BODY: Final = frozenset({"GET", "HEAD", "OPTIONS"})
 

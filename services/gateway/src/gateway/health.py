@@ -14,6 +14,7 @@ from queuecore.telemetry.endpoint import Health as Probe
 
 REDIS_EVERY_SECONDS: Final = 1.0
 STORE_EVERY_SECONDS: Final = 5.0
+WATCH_EVERY_SECONDS: Final = 10.0
 OLDEST_TASK_SECONDS: Final = 60.0
 _ANSWER_WITHIN_SECONDS: Final = 5.0
 POLICY: Final = "noeviction"
@@ -77,7 +78,7 @@ class Health:
         while True:
             _ = await self.ready()
             beat()
-            await clock.sleep(STORE_EVERY_SECONDS)
+            await clock.sleep(WATCH_EVERY_SECONDS)
 
     async def _ask_redis(self) -> None:
         try:

@@ -203,11 +203,10 @@ class Options:
     def _operation(self, model: ModelConfig) -> str:
         name = self._known.get("operation")
         names = list(model.operations)
-        if name is None and len(names) == 1:
-            return names[0]
+        if name is None:
+            return names[0]  # the file's order is the operator's choice
         if name not in names:
-            raise _invalid(f"operation: {'one is needed' if name is None else f'unknown: {name!r}'}; "
-                           f"this model has: {', '.join(names)}")  # fmt: skip
+            raise _invalid(f"operation: unknown: {name!r}; this model has: {', '.join(names)}")
         return name
 
     def _priority(self) -> str:

@@ -21,9 +21,12 @@ from gateway.form import BOUNDARY_RULE, FIELDS_BYTES, FRAMING_BYTES, FormReader,
 from gateway.members import object_members
 from gateway.problems import Refusal
 from gateway.requests import Options, Submission
+from queuecore.clock import monotonic
 from queuecore.config import ModelConfig
 
 JSON_FILENAME: Final = "input.json"
+SLOW_SECONDS: Final = 60.0
+SLOWEST_BYTES_PER_SECOND: Final = 256
 
 
 class Disconnected(Exception):
@@ -182,19 +185,26 @@ class Intake:
 
     async def _body(self) -> AsyncIterator[bytes]:
         more = True
+        received = 0
+        begun = monotonic()
         while more:
             try:
                 async with asyncio.timeout(self._limits.idle_seconds):
                     message = await self._receive()
             except TimeoutError as error:
                 raise Refusal(
-                    408, "upload_timeout", f"nothing of the body came for {self._limits.idle_seconds:g} s",
-                    headers={"connection": "close"},
-                ) from error  # fmt: skip
+                    408, "upload_timeout", f"nothing of the body came for {self._limits.idle_seconds:g} s"
+                ) from error
             if message["type"] == "http.disconnect":
                 raise Disconnected
             more = bool(message.get("more_body", False))
             body: bytes = message.get("body", b"")
+            received += len(body)
+            if monotonic() - begun > SLOW_SECONDS and received < SLOWEST_BYTES_PER_SECOND * (monotonic() - begun):
+                # One byte now and then would hold a connection and an unfinished object for ever.
+                raise Refusal(
+                    408, "upload_timeout", f"the body comes slower than {SLOWEST_BYTES_PER_SECOND} bytes a second"
+                )
             if body:
                 yield body
 
