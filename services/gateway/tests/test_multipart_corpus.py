@@ -72,7 +72,7 @@ async def test_form_of_the_corpus_gets_its_answer_and_leaves_nothing_when_refuse
 
     response = await post(stack, (DATA / f"{name}.bin").read_bytes(), INDEX[name]["content_type"], piece)
 
-    assert time.monotonic() - begun < 1
+    assert time.monotonic() - begun < 20, "refused by its size, not by the patience of the client"
     assert response.status_code == status, response.text
     if status == 202:
         [record] = [await stack.brokers["whisper-large-v3"].get(one) for one in stack.job_ids]
