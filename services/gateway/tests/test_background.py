@@ -22,6 +22,7 @@ from queuecore.names import new_job_id
 from queuecore.testing.blobs import MemoryStore
 from queuecore.testing.clock import eventually
 from queuecore.testing.memory import MemoryQueue, MemoryServer
+from queuecore.testing.requirement import requirement
 
 SOME_ID = "01a22fb3-1c40-706f-b640-899972e3a6c8"  # fixed: names of tests may not differ between workers
 pytestmark = pytest.mark.anyio
@@ -64,6 +65,7 @@ async def test_every_verdict_is_observed_once_and_acknowledged(stack: Stack) -> 
     assert sample("relayq_jobs_failed_total", model="large", error_code="inference_error") == failed + 1
 
 
+@requirement("notice:events:until-acknowledged")
 async def test_verdict_whose_acknowledgement_failed_is_not_counted_yet(
     make_stack: MakeStack, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -210,6 +212,7 @@ class StoreAway(MemoryStore):
             raise BlobUnavailable("probe", "permission denied")
 
 
+@requirement("start:any:eviction-refused", "start:any:loss-window-said")
 async def test_ready_says_what_is_wrong_and_recovers(make_stack: MakeStack, monkeypatch: pytest.MonkeyPatch) -> None:
     for name in ("REDIS_EVERY_SECONDS", "STORE_EVERY_SECONDS"):
         monkeypatch.setattr(f"gateway.health.{name}", 0)
@@ -264,6 +267,7 @@ def test_durability_window_is_said(appendonly: bool | None, fsync: str, word: st
     assert word in health.durability(ServerFacts("", "", "noeviction", appendonly, fsync))
 
 
+@requirement("start:any:eviction-refused")
 async def test_server_that_evicts_jobs_stops_the_start() -> None:
     queue = MemoryQueue()
     await check_server(queue.server)

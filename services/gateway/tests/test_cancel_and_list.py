@@ -13,6 +13,7 @@ from gateway.handlers.jobs import merged
 from queuecore.broker import Broker, Cancelled, Failure, JobPage
 from queuecore.errors import OutcomeUnknown
 from queuecore.job import JobRecord, Status
+from queuecore.testing.requirement import requirement
 
 pytestmark = pytest.mark.anyio
 
@@ -59,6 +60,7 @@ async def test_job_with_another_verdict_is_409(stack: Stack) -> None:
     assert response.json()["job_status"] == "failed"
 
 
+@requirement("unknown:cancel:repeat-changes-nothing")
 async def test_lost_reply_of_cancel_is_repeated(stack: Stack, monkeypatch: pytest.MonkeyPatch) -> None:
     url = await submit(stack)
     broker = stack.brokers["large"]

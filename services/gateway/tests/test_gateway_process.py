@@ -24,6 +24,7 @@ from queuecore.redis import open_redis
 from queuecore.settings import CommonSettings, Secret
 from queuecore.storage import open_store
 from queuecore.testing.clock import eventually
+from queuecore.testing.requirement import requirement
 from queuecore.testing.servers import ValkeyProcess, free_port
 
 pytestmark = [pytest.mark.anyio, pytest.mark.redis]
@@ -227,6 +228,7 @@ async def test_background_task_that_dies_ends_the_process_with_1(tmp_path: Path,
     assert '"event":"service.failed"' in output
 
 
+@requirement("start:any:eviction-refused")
 async def test_redis_that_evicts_stops_the_start(tmp_path: Path) -> None:
     with ValkeyProcess("--maxmemory-policy", "allkeys-lru") as server:
         async with gateway(tmp_path, server.url) as process:
@@ -236,6 +238,7 @@ async def test_redis_that_evicts_stops_the_start(tmp_path: Path) -> None:
     assert "noeviction" in output
 
 
+@requirement("restart:submit:loops-resume")
 async def test_redis_away_at_the_start_or_later_is_waited_for(tmp_path: Path) -> None:
     server = ValkeyProcess(appendonly="always")
     async with gateway(tmp_path, server.url) as process:

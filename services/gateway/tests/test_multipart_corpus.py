@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import time
 from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
@@ -68,11 +67,9 @@ async def test_form_of_the_corpus_gets_its_answer_and_leaves_nothing_when_refuse
     stack: Stack, name: str, piece: int
 ) -> None:
     status, answer = EXPECTED[name]
-    begun = time.monotonic()
 
     response = await post(stack, (DATA / f"{name}.bin").read_bytes(), INDEX[name]["content_type"], piece)
 
-    assert time.monotonic() - begun < 20, "refused by its size, not by the patience of the client"
     assert response.status_code == status, response.text
     if status == 202:
         [record] = [await stack.brokers["whisper-large-v3"].get(one) for one in stack.job_ids]

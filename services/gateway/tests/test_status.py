@@ -14,6 +14,7 @@ from queuecore.broker import Failure
 from queuecore.job import JobRecord
 from queuecore.names import new_job_id
 from queuecore.testing.clock import eventually
+from queuecore.testing.requirement import requirement
 
 pytestmark = pytest.mark.anyio
 
@@ -218,6 +219,7 @@ async def test_change_between_the_read_and_the_wait_is_not_missed(
         assert time.monotonic() - begun < 1
 
 
+@requirement("notice:get:completion-seen-without-signal")
 async def test_lost_wake_up_costs_about_a_second(stack: Stack, monkeypatch: pytest.MonkeyPatch) -> None:
     url = await submit(stack)
     etag = (await stack.client.get(url)).headers["etag"]

@@ -17,6 +17,7 @@ from queuecore.job import JobRecord
 from queuecore.names import is_job_id
 from queuecore.testing.blobs import MemoryStore
 from queuecore.testing.memory import MemoryBroker
+from queuecore.testing.requirement import requirement
 
 pytestmark = pytest.mark.anyio
 
@@ -338,6 +339,7 @@ async def test_empty_file_is_refused_whatever_brings_it(stack: Stack) -> None:
         _ = await refused(stack, response, 400, "empty_input")
 
 
+@requirement("submit:submit:full-queue-refuses")
 async def test_full_queue_is_429_and_keeps_nothing_of_the_upload(stack: Stack) -> None:
     query = "model=small&operation=echo"
     for _ in range(3):
@@ -416,6 +418,7 @@ def faulty(stack: Stack, *faults: Exception) -> Faulty:
     return broker
 
 
+@requirement("unknown:submit:repeat-changes-nothing")
 async def test_lost_reply_of_submit_is_repeated_with_the_same_id(stack: Stack) -> None:
     broker = faulty(stack, OutcomeUnknown("it ran"))
 
