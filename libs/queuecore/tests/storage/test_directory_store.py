@@ -166,6 +166,36 @@ async def test_a_missing_root_is_not_a_missing_object(store: DirectoryStore, roo
     assert below(root.parent) == []
 
 
+async def test_a_file_that_may_not_be_read_is_not_missing(
+    store: DirectoryStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    _ = await store.put("job/input", stream(b"x"))
+
+    def refused(path: Path) -> int:
+        raise PermissionError(errno.EACCES, "Permission denied")
+
+    monkeypatch.setattr(directory, "_size", refused)
+    with pytest.raises(BlobUnavailable, match="must belong to the user"):
+        _ = await store.size("job/input")
+
+
+async def test_a_folder_that_vanishes_again_and_again_ends_in_an_error(
+    store: DirectoryStore, root: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    tries = 0
+
+    def vanishing(self: Path, target: Path) -> Path:
+        nonlocal tries
+        tries += 1
+        raise FileNotFoundError(errno.ENOENT, "gone")
+
+    monkeypatch.setattr(Path, "replace", vanishing)
+    with pytest.raises(BlobUnavailable):
+        _ = await store.put("job/input", stream(b"x"))
+    assert tries == 10
+    assert below(root) == [".unfinished"]
+
+
 async def test_a_key_below_another_object_is_refused_in_words(store: DirectoryStore) -> None:
     _ = await store.put("job/input", stream(b"x"))
     with pytest.raises(BlobUnavailable, match="a folder of this one"):

@@ -10,10 +10,13 @@ from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
 
+import botocore.exceptions
 import pytest
 
 from queuecore.blobs import BlobStore
 from queuecore.errors import BlobNotFound, BlobUnavailable
+from queuecore.retry import Backoff
+from queuecore.storage import multipart, s3_client
 from queuecore.storage.multipart import FIRST_PART_BYTES
 from queuecore.storage.s3 import S3Connection, S3Store
 from queuecore.storage.s3_target import Patience, S3Target
@@ -74,9 +77,6 @@ async def store(stub: S3Stub) -> AsyncIterator[S3Store]:
 
 @pytest.fixture(autouse=True)
 def quick_retries(monkeypatch: pytest.MonkeyPatch) -> None:
-    from queuecore.retry import Backoff
-    from queuecore.storage import s3_client
-
     monkeypatch.setattr(s3_client, "_BACKOFF", Backoff(0.001, 0.001))
 
 
@@ -408,6 +408,38 @@ async def test_a_message_of_the_server_is_bounded_and_harmless(store: S3Store, s
     assert str(caught.value).isprintable()
 
 
+async def test_a_profile_that_does_not_exist_is_named(stub: S3Stub, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("AWS_PROFILE", "nobody")
+    store = make(stub)
+    with pytest.raises(BlobUnavailable, match=r"cannot start.*nobody"):
+        await store.connect()
+    await store.aclose()
+
+
+@pytest.mark.parametrize(
+    ("error", "text", "again"),
+    [
+        (botocore.exceptions.CredentialRetrievalError(provider="p", error_msg="e"), "credentials cannot be read", True),
+        (botocore.exceptions.SSLError(endpoint_url="https://s3", error="self-signed"), "AWS_CA_BUNDLE", True),
+        (botocore.exceptions.ReadTimeoutError(endpoint_url="https://s3"), "broke", True),
+        (botocore.exceptions.ParamValidationError(report="Key"), "refuses the call", False),
+    ],
+)
+def test_what_no_server_here_can_cause_is_named_too(
+    error: botocore.exceptions.BotoCoreError, text: str, *, again: bool
+) -> None:
+    fault = s3_client._transport_fault(KEY, error)
+    assert text in str(fault)
+    assert (fault.remedy == "retry") == again
+
+
+async def test_callers_at_once_share_one_client(store: S3Store, stub: S3Stub) -> None:
+    _ = await asyncio.gather(*(store.put(f"job-{number}/input", stream(b"x")) for number in range(5)))
+    assert len(stub.objects) == 5
+    clients = {id(await store._connection.client()) for _ in range(2)}
+    assert len(clients) == 1
+
+
 # -- bodies -----------------------------------------------------------------------------------------------------------
 
 
@@ -428,6 +460,21 @@ async def test_a_body_that_is_always_cut_short_raises(store: S3Store, stub: S3St
         stub.cut_bytes = cut_bytes
         with pytest.raises(BlobUnavailable, match="broke"):
             _ = await read(store)
+
+
+async def test_an_answer_without_a_length_is_refused(store: S3Store, stub: S3Stub) -> None:
+    stub.plan_always("GetObject", PlannedFault(StubAnswer(200, b"x", length=False)))
+    with pytest.raises(BlobUnavailable, match="no ContentLength"):
+        _ = await read(store)
+
+
+async def test_with_checksums_on_damaged_bytes_are_noticed(stub: S3Stub) -> None:
+    store = make(stub, checksums="when_supported")
+    wrong = (("x-amz-checksum-crc32", "AAAAAA=="),)
+    stub.plan_always("GetObject", PlannedFault(StubAnswer(200, b"content", wrong)))
+    with pytest.raises(BlobUnavailable, match="damaged"):
+        _ = await read(store)
+    await store.aclose()
 
 
 async def test_bytes_of_two_objects_are_never_joined(store: S3Store, stub: S3Stub) -> None:
@@ -480,6 +527,16 @@ async def test_a_failed_part_ends_the_others_and_the_upload(
     assert not [record for record in caplog.records if record.levelno >= logging.ERROR]
 
 
+async def test_an_upload_that_somebody_else_aborted_is_no_second_error(store: S3Store, stub: S3Stub) -> None:
+    async def aborted() -> AsyncIterator[bytes]:
+        async for piece in breaking(bytes(LARGE)):
+            stub.uploads.clear()
+            yield piece
+
+    with pytest.raises((Unlucky, BlobUnavailable)):
+        _ = await store.put(KEY, aborted())
+
+
 async def test_cancelling_while_the_upload_is_being_opened_still_aborts_it(store: S3Store, stub: S3Stub) -> None:
     release = stub.hold("CreateMultipartUpload")
     task = asyncio.create_task(store.put(KEY, stream(bytes(LARGE))))
@@ -493,13 +550,30 @@ async def test_cancelling_while_the_upload_is_being_opened_still_aborts_it(store
     assert stub.uploads == {}
 
 
-async def test_cancelling_while_parts_are_on_their_way_aborts_the_upload(store: S3Store, stub: S3Stub) -> None:
+async def test_cancelling_while_parts_are_on_their_way_aborts_the_upload(
+    store: S3Store, stub: S3Stub, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(multipart, "_LAST_PARTS_SECONDS", 0.05)
     _ = stub.hold("UploadPart")
     task = asyncio.create_task(store.put(KEY, stream(bytes(LARGE))))
     await stub.held(3)
     _ = task.cancel()
     with pytest.raises(asyncio.CancelledError):
         _ = await task
+    assert stub.uploads == {}
+
+
+async def test_parts_that_the_server_has_taken_end_before_the_upload_is_aborted(store: S3Store, stub: S3Stub) -> None:
+    """S3 may store such a part after the abort, and the upload would be there again."""
+    release = stub.hold("UploadPart")
+    task = asyncio.create_task(store.put(KEY, stream(bytes(5 * FIRST_PART_BYTES))))
+    await stub.held(3)
+    _ = task.cancel()
+    await asyncio.sleep(0)
+    release()
+    with pytest.raises(asyncio.CancelledError):
+        _ = await task
+    assert [request.operation for request in stub.requests[-4:]] == [*["UploadPart"] * 3, "AbortMultipartUpload"]
     assert stub.uploads == {}
 
 
@@ -513,6 +587,7 @@ async def test_only_uploads_of_our_prefix_that_stand_still_are_aborted(
         "living": ("pre/fix/b", {1: b"x"}),
         "foreign": ("pre/fixture/c", {}),
     }
+    stub.parts_a_page = 1
     assert await store.abort_unfinished(older_than_seconds=60) == 0
     now = 59.0
     stub.uploads["living"][1][2] = b"y"

@@ -110,23 +110,23 @@ class S3Store(BlobStore):
         self, key: str, *, offset: int = 0, length: int | None = None
     ) -> AsyncGenerator[AsyncIterator[bytes], None]:
         """The bytes; where the connection breaks, the rest of the very same object is asked for again."""
-        if length == 0:
-            _ = await self.size(key)
-            yield _nothing()
-            return
         download = _Download(await self._connection.client(), key, self._root + check_key(key), self._patience)
         try:
-            await download.start(offset, length)
+            if length == 0:  # a Range cannot say so
+                _ = await self.size(key)
+            else:
+                await download.start(offset, length)
             yield download
         finally:
             download.close()
 
     async def size(self, key: str) -> int:
-        """Length of the object. A HEAD does not say whether the object or the bucket is missing, so we ask."""
+        """Length of the object."""
         try:
             answer = await self._object("head_object", check_key(key))
-        except BlobNotFound:
-            _ = await self._bucket("head_bucket", key)
+        except (BlobNotFound, S3Fault):
+            # the answer to a HEAD has no body that says why; this call fails in words, or the object is what is missing
+            _ = await self._bucket("list_objects_v2", key, Prefix=self._root + key, MaxKeys=1)
             raise
         return answer["ContentLength"]
 
@@ -270,8 +270,3 @@ def _first_byte(answer: dict[str, Any]) -> int:
     """Where an answer begins: ``bytes 5-9/10`` begins at 5; without the header it is the whole object."""
     first = str(answer.get("ContentRange", "bytes 0-")).removeprefix("bytes").strip().partition("-")[0]
     return int(first) if first.isdigit() else -1
-
-
-async def _nothing() -> AsyncGenerator[bytes, None]:
-    for chunk in ():
-        yield chunk

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import io
 from collections.abc import Mapping
+from contextlib import suppress
 from typing import Any, Final
 
 import aioboto3
@@ -19,9 +20,11 @@ from aiohttp import ClientError as TransportError
 from botocore.exceptions import (
     BotoCoreError,
     ClientError,
+    CredentialRetrievalError,
     EndpointConnectionError,
     FlexibleChecksumError,
     HTTPClientError,
+    MetadataRetrievalError,
     NoCredentialsError,
     PartialCredentialsError,
     ResponseStreamingError,
@@ -77,6 +80,8 @@ class S3Body:
     def __init__(self, key: str, answer: S3Answer) -> None:
         self._key = key
         self._stream = answer["Body"]
+        if "ContentLength" not in answer:
+            self.close()
         self.size: int = answer["ContentLength"]
 
     async def read(self) -> bytes:
@@ -110,7 +115,6 @@ class S3Client:
         Raises:
             S3Fault: the credentials or the region cannot be read.
         """
-        session = AioSession(session_vars={"region": _REGION})
         config = AioConfig(
             retries={"mode": "standard", "total_max_attempts": 1},
             request_checksum_calculation=target.checksums,
@@ -120,10 +124,11 @@ class S3Client:
             read_timeout=_SILENCE_SECONDS,
             max_pool_connections=_CONNECTIONS,
         )
-        context = aioboto3.Session(botocore_session=session).client(
-            "s3", endpoint_url=target.endpoint_url or None, config=config
-        )
         try:
+            session = AioSession(session_vars={"region": _REGION})
+            context = aioboto3.Session(botocore_session=session).client(
+                "s3", endpoint_url=target.endpoint_url or None, config=config
+            )
             client: Any = await context.__aenter__()
         except (BotoCoreError, ValueError) as error:  # ValueError: not an endpoint
             raise S3Fault("", "", f"the S3 client cannot start: {error}", Remedy.NONE) from error
@@ -176,17 +181,15 @@ class S3Client:
         try:
             return S3Answer(key, await getattr(self._client, operation)(Bucket=self._bucket, **parameters))
         except ClientError as error:
-            raise self._answer_fault(operation, key, error) from error
+            raise self._answer_fault(key, error) from error
         except (BotoCoreError, TransportError) as error:
             raise _transport_fault(key, error) from error
 
-    def _answer_fault(self, operation: str, key: str, error: ClientError) -> BlobNotFound | S3Fault:
+    def _answer_fault(self, key: str, error: ClientError) -> BlobNotFound | S3Fault:
         answer: Any = error.response
         status = int(answer.get("ResponseMetadata", {}).get("HTTPStatusCode", 0))
         code = str(answer.get("Error", {}).get("Code", "")) or str(status)
         text = str(answer.get("Error", {}).get("Message", ""))
-        if operation == "head_bucket" and code in MISSING:
-            code = "NoSuchBucket"  # a HEAD has no body to say so
         if code in MISSING:
             return BlobNotFound(key)
         kind = UploadGone if code == "NoSuchUpload" else S3Fault
@@ -194,26 +197,32 @@ class S3Client:
 
     async def _renew_credentials(self) -> None:
         """Read static credentials anew (a rotated file, say); those with an expiry date renew themselves."""
-        held = await self._session.get_credentials()
-        fresh = await AioSession().get_credentials()
-        if held is not None and fresh is not None:
-            frozen = await fresh.get_frozen_credentials()
-            held.access_key, held.secret_key, held.token = frozen.access_key, frozen.secret_key, frozen.token
+        with suppress(BotoCoreError):  # they cannot be read: the call that follows says so
+            held = await self._session.get_credentials()
+            fresh = await AioSession().get_credentials()
+            if held is not None and fresh is not None:
+                frozen = await fresh.get_frozen_credentials()
+                held.access_key, held.secret_key, held.token = frozen.access_key, frozen.secret_key, frozen.token
 
 
 def _transport_fault(key: str, error: BotoCoreError | TransportError) -> S3Fault:
     """What went wrong where no answer could be read."""
+    cure = Remedy.RETRY
     match error:
         case NoCredentialsError() | PartialCredentialsError():
             text = "no AWS credentials; set AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY, or give the host a role"
-            return S3Fault(key, "", text, Remedy.NONE)
+            cure = Remedy.NONE
+        case CredentialRetrievalError() | MetadataRetrievalError():
+            text = f"the AWS credentials cannot be read: {error}"
         case SSLError():
-            return S3Fault(key, "", f"TLS to the S3 server failed; check AWS_CA_BUNDLE: {error}", Remedy.RETRY)
+            text = f"TLS to the S3 server failed; check AWS_CA_BUNDLE: {error}"
         case EndpointConnectionError():
-            return S3Fault(key, "", f"no connection to the S3 server; check S3_ENDPOINT_URL: {error}", Remedy.RETRY)
+            text = f"no connection to the S3 server; check S3_ENDPOINT_URL: {error}"
         case FlexibleChecksumError():
-            return S3Fault(key, "", f"the object was damaged on its way: {error}", Remedy.RETRY)
+            text = f"the object was damaged on its way: {error}"
         case HTTPClientError() | ResponseStreamingError() | BodyTooShort() | TransportError():
-            return S3Fault(key, "", f"the connection to the S3 server broke: {error}", Remedy.RETRY)
+            text = f"the connection to the S3 server broke: {error}"
         case _:
-            return S3Fault(key, "", f"the S3 client refuses the call: {error}", Remedy.NONE)
+            text = f"the S3 client refuses the call: {error}"
+            cure = Remedy.NONE
+    return S3Fault(key, "", text, cure)

@@ -37,12 +37,13 @@ class StubRequest(NamedTuple):
 
 
 class StubAnswer(NamedTuple):
-    """An HTTP answer; ``cut_bytes`` closes the connection after that many bytes of the body."""
+    """An HTTP answer; ``cut_bytes`` closes the connection after that many bytes, no ``length`` at its end."""
 
     status: int = 200
     body: bytes = b""
     headers: tuple[tuple[str, str], ...] = ()
     cut_bytes: int | None = None
+    length: bool = True
 
 
 class PlannedFault(NamedTuple):
@@ -68,6 +69,7 @@ class S3Stub:
         self.open_connections = 0
         self.cut_bytes: int | None = None  # every body of an object ends after that many bytes
         self.refuses_checksums = False
+        self.parts_a_page = 1_000
         self._plan: dict[str, list[PlannedFault]] = {}
         self._always: dict[str, PlannedFault] = {}
         self._gates: dict[str, asyncio.Event] = {}
@@ -151,7 +153,7 @@ class S3Stub:
                     writer.transport.abort()
                     return
                 await _write_answer(writer, request, answer)
-                if early or answer.cut_bytes is not None:
+                if early or answer.cut_bytes is not None or not answer.length:
                     return
         except (asyncio.IncompleteReadError, ConnectionError):
             return
@@ -188,7 +190,6 @@ class S3Stub:
             "ListMultipartUploads": self._list_uploads,
             "ListParts": self._list_parts,
             "ListObjectsV2": self._list,
-            "HeadBucket": lambda _: StubAnswer(),
         }
         return actions[request.operation](request)
 
@@ -255,11 +256,11 @@ class S3Stub:
             return _error(404, "NoSuchUpload")
         return StubAnswer(204)
 
-    def _list_uploads(self, request: StubRequest) -> StubAnswer:
+    def _list_uploads(self, _: StubRequest) -> StubAnswer:
+        """All of the bucket: some servers do not look at the prefix."""
         items = "".join(
             f"<Upload><Key>{escape(key)}</Key><UploadId>{upload_id}</UploadId></Upload>"
             for upload_id, (key, _) in self.uploads.items()
-            if key.startswith(request.query.get("prefix", ""))
         )
         return _xml("ListMultipartUploadsResult", items)
 
@@ -267,8 +268,10 @@ class S3Stub:
         upload = self.uploads.get(request.query["uploadId"])
         if upload is None:
             return _error(404, "NoSuchUpload")
-        items = "".join(f"<Part><PartNumber>{number}</PartNumber></Part>" for number in sorted(upload[1]))
-        return _xml("ListPartsResult", items)
+        left = [number for number in sorted(upload[1]) if number > int(request.query.get("part-number-marker", "0"))]
+        items = "".join(f"<Part><PartNumber>{number}</PartNumber></Part>" for number in left[: self.parts_a_page])
+        more = str(len(left) > self.parts_a_page).lower()
+        return _xml("ListPartsResult", f"{items}<IsTruncated>{more}</IsTruncated>")
 
     def _list(self, request: StubRequest) -> StubAnswer:
         items = "".join(
@@ -281,8 +284,6 @@ class S3Stub:
 
 def _operation(method: str, key: str, query: dict[str, str]) -> str:
     if not key:
-        if method == "HEAD":
-            return "HeadBucket"
         return "ListMultipartUploads" if "uploads" in query else "ListObjectsV2"
     if "uploadId" in query:
         return {
@@ -315,7 +316,8 @@ async def _read_body(reader: asyncio.StreamReader, writer: asyncio.StreamWriter,
 
 
 async def _write_answer(writer: asyncio.StreamWriter, request: StubRequest, answer: StubAnswer) -> None:
-    lines = [f"HTTP/1.1 {answer.status} x", f"Content-Length: {len(answer.body)}"]
+    lines = [f"HTTP/1.1 {answer.status} x"]
+    lines += [f"Content-Length: {len(answer.body)}"] if answer.length else ["Connection: close"]
     lines += [f"{name}: {value}" for name, value in answer.headers]
     writer.write("\r\n".join([*lines, "", ""]).encode())
     if not request.operation.startswith("Head"):

@@ -150,7 +150,7 @@ class S3Server:
                 [
                     binary, "--port", f"127.0.0.1:{self.port}", "--access", self.ACCESS_KEY,
                     "--secret", self.SECRET_KEY, "--quiet", "--keep-alive", *self._options,
-                    "posix", "--sidecar", str(self._root / "metadata"), str(self._root / "buckets"),
+                    "posix", *self._metadata_options(), str(self._root / "buckets"),
                 ],
                 stdout=log,
                 stderr=log,
@@ -161,6 +161,14 @@ class S3Server:
                 return self
             time.sleep(0.01)
         raise RuntimeError(f"no S3 server: {(self._root / 'server.log').read_text('utf-8', 'replace')[-2000:]}")
+
+    def _metadata_options(self) -> list[str]:
+        """Where the file system has no extended attributes, they go to a directory beside it (many small files)."""
+        try:
+            os.setxattr(self._root, "user.relayq", b"")
+        except (AttributeError, OSError):
+            return ["--sidecar", str(self._root / "metadata")]
+        return []
 
     def kill(self) -> None:
         """SIGKILL, as a crash does; the data stay."""
