@@ -286,6 +286,24 @@ async def test_a_half_open_subscription_is_noticed(valkey: ValkeyProcess, monkey
         await far.aclose()
 
 
+@pytest.mark.parametrize("anyio_backend", ["asyncio", ("asyncio", {"use_uvloop": True})], ids=["asyncio", "uvloop"])
+async def test_connections_that_were_reset_while_they_were_idle_are_opened_anew(valkey: ValkeyProcess) -> None:
+    async with SwallowingProxy(valkey.port) as proxy:
+        far = Link(CommonSettings(redis_url=Secret(f"redis://127.0.0.1:{proxy.port}/0")), name="far")
+        queue = broker(far)
+        await RedisServer(far).ping()
+        assert await queue.claim(WORKER, "c1", wait_seconds=0.01) is None  # this one has a connection of its own
+        writers = [one._writer for one in (*far._idle, queue._popper) if one and one._writer]
+        assert await proxy.reset() == len(writers) == 2
+        _ = await eventually(lambda: all(writer.is_closing() for writer in writers))
+        await RedisServer(far).ping()
+        with pytest.raises((BrokerUnavailable, OutcomeUnknown)):
+            _ = await queue.claim(WORKER, "c2", wait_seconds=0.01)
+        assert await queue.claim(WORKER, "c2", wait_seconds=0.01) is None
+        await queue.aclose()
+        await far.aclose()
+
+
 async def test_records_that_nobody_could_have_written_stop_no_loop(link: Link) -> None:
     queue = broker(link)
     rows = [

@@ -10,7 +10,7 @@ from __future__ import annotations
 import asyncio
 import math
 import socket
-from collections.abc import AsyncGenerator, Sequence
+from collections.abc import AsyncGenerator, Iterable, Sequence
 from contextlib import asynccontextmanager
 from typing import Any, Final
 
@@ -134,7 +134,7 @@ class Link:
             return []
         async with self.connection() as connection:
             try:
-                await connection.send_packed_command(connection.pack_commands(commands))
+                await _send(connection, connection.pack_commands(commands))
                 return [await _read_or_error(connection) for _ in commands]
             except (RedisError, OSError, TimeoutError) as error:
                 raise OutcomeUnknown(f"Redis: {_say(error)}") from error
@@ -154,7 +154,7 @@ async def exchange(connection: AnyConnection, command: Sequence[str | int | floa
         ResponseError: the server's refusal.
     """
     try:
-        await connection.send_command(*command)
+        await _send(connection, connection.pack_command(*command))
         if reply_seconds is None:
             return await connection.read_response()
         # redis-py answers its own timeout with None, which a nil reply is too.
@@ -168,6 +168,14 @@ async def exchange(connection: AnyConnection, command: Sequence[str | int | floa
         raise OutcomeUnknown(f"{command[0]}: {_say(error)}") from error
 
 
+async def _send(connection: AnyConnection, packed: Iterable[bytes]) -> None:
+    try:
+        await connection.send_packed_command(packed)
+    except RuntimeError as error:
+        # uvloop's word for a transport that a reset has closed meanwhile: not a byte was sent.
+        raise BrokerUnavailable(f"Redis: {_say(error)}") from error
+
+
 async def _read_or_error(connection: AnyConnection) -> Any:
     try:
         return await connection.read_response()
@@ -177,6 +185,9 @@ async def _read_or_error(connection: AnyConnection) -> Any:
 
 async def _is_stale(connection: AnyConnection) -> bool:
     """Closed by the server, or holding a reply nobody read: either way not to be used again."""
+    writer = connection._writer  # noqa: SLF001  can_read() sees an end of file, but not a reset
+    if writer is None or writer.is_closing():
+        return True
     try:
         return bool(await connection.can_read())
     except (RedisError, OSError, TimeoutError):

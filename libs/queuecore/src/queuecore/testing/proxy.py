@@ -73,13 +73,10 @@ class SwallowingProxy:
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
         up_reader, up_writer = await asyncio.open_connection("127.0.0.1", self._target)
-        lose = asyncio.Event()
         try:
-            async with asyncio.TaskGroup() as group:
-                _ = group.create_task(self._forward(reader, up_writer, lose, inspect=True))
-                _ = group.create_task(self._forward(up_reader, writer, lose, inspect=False))
-        except* (OSError, ConnectionError):
-            pass
+            # A cancelled callback of the server would be logged as an error of asyncio's own.
+            with contextlib.suppress(asyncio.CancelledError):
+                await self._pass_both_ways(reader, writer, up_reader, up_writer)
         finally:
             for one in (writer, up_writer):
                 if self._resetting:
@@ -88,6 +85,21 @@ class SwallowingProxy:
                 one.close()
                 with contextlib.suppress(OSError):
                     await one.wait_closed()
+
+    async def _pass_both_ways(
+        self,
+        reader: asyncio.StreamReader,
+        writer: asyncio.StreamWriter,
+        up_reader: asyncio.StreamReader,
+        up_writer: asyncio.StreamWriter,
+    ) -> None:
+        lose = asyncio.Event()
+        try:
+            async with asyncio.TaskGroup() as group:
+                _ = group.create_task(self._forward(reader, up_writer, lose, inspect=True))
+                _ = group.create_task(self._forward(up_reader, writer, lose, inspect=False))
+        except* (OSError, ConnectionError):
+            pass
 
     async def _forward(
         self, source: asyncio.StreamReader, target: asyncio.StreamWriter, lose: asyncio.Event, *, inspect: bool
