@@ -29,7 +29,7 @@ class Fleet:
         self._places = [asyncio.create_task(self._keep()) for _ in range(self._size)]
         return self
 
-    async def __aexit__(self, *_: object) -> None:
+    async def __aexit__(self, *_exit: object) -> None:
         for place in self._places:
             _ = place.cancel()
         _ = await asyncio.gather(*self._places, return_exceptions=True)
@@ -44,7 +44,7 @@ class Fleet:
 
     async def _keep(self) -> None:
         while True:
-            relay = await self._yard.relay(**self._environ)
+            relay = await self._yard.relay(**self._environ)  # pyright: ignore[reportArgumentType]  no such key
             self.alive.append(relay)
             code = await relay.ended(_LONGEST_LIFE_SECONDS)
             self.alive.remove(relay)

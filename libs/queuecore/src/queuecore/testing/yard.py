@@ -60,11 +60,6 @@ class Mock:
         with urllib.request.urlopen(f"{self.url}{path}", timeout=5) as answer:  # noqa: S310  our own loopback URL
             return answer.read()
 
-    def runs_of(self, job_input: bytes) -> int:
-        """How often the model was asked with exactly these bytes."""
-        digest = hashlib.sha256(job_input).hexdigest()
-        return self.get("/journal").count(digest.encode())
-
     async def requests(self, after: int = 0) -> list[dict[str, Any]]:
         """The journal's entries whose id is greater: ``id``, ``job_id``, ``state`` and more (docs of the mock)."""
         return json.loads(await asyncio.to_thread(self.get, f"/journal?after={after}"))["requests"]
