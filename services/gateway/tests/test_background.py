@@ -158,6 +158,7 @@ async def test_completion_of_a_foreign_relay_is_applied_when_the_flag_is_on(make
     stack.store.objects[f"{job_id}/result.json"] = b'{"text":"hi"}'
 
     _ = await eventually(lambda: len(stack.queue.listeners) == 1 + len(stack.brokers))
+    applied = sample("relayq_seed_completions_total", model="large", outcome="applied")
 
     stack.queue.publish("large", "completed", message(job_id))
 
@@ -165,6 +166,7 @@ async def test_completion_of_a_foreign_relay_is_applied_when_the_flag_is_on(make
         return (await stack.client.get(f"/jobs/echo/{job_id}")).json()["status"] == "completed"
 
     assert await eventually(completed)
+    assert sample("relayq_seed_completions_total", model="large", outcome="applied") == applied + 1
     assert (await stack.client.get(f"/jobs/echo/{job_id}/result")).content == b'{"text":"hi"}'
 
 

@@ -119,6 +119,7 @@ async def mebibytes(count: int, digest: Callable[[bytes], None]) -> AsyncIterato
 # -- start and stop ---------------------------------------------------------------------------------------------
 
 
+@requirement("start:any:loss-window-said")
 async def test_three_ports_serve_and_sigterm_ends_with_0(tmp_path: Path, valkey: ValkeyProcess) -> None:
     async with gateway(tmp_path, valkey.url) as process:
         await process.ready()
@@ -130,6 +131,7 @@ async def test_three_ports_serve_and_sigterm_ends_with_0(tmp_path: Path, valkey:
         assert 'relayq_jobs_submitted_total{model="echo"} 1.0' in text
         assert 'relayq_http_requests_total{method="POST",route="/jobs/{service_type}",status="202"} 1.0' in text
         assert 'relayq_task_age_seconds{task="outbox echo"}' in text
+        assert 'relayq_build_info{service="gateway",version=' in text
 
         process.child.terminate()
         code, output = await process.ended()
@@ -137,6 +139,7 @@ async def test_three_ports_serve_and_sigterm_ends_with_0(tmp_path: Path, valkey:
     assert code == 0, output
     assert "Traceback" not in output
     assert '"event":"service.stopped"' in output
+    assert "durability: full" in output
 
 
 async def test_sigterm_ends_long_polls_and_lets_an_upload_finish(tmp_path: Path, valkey: ValkeyProcess) -> None:
@@ -238,7 +241,6 @@ async def test_redis_that_evicts_stops_the_start(tmp_path: Path) -> None:
     assert "noeviction" in output
 
 
-@requirement("restart:submit:loops-resume")
 async def test_redis_away_at_the_start_or_later_is_waited_for(tmp_path: Path) -> None:
     server = ValkeyProcess(appendonly="always")
     async with gateway(tmp_path, server.url) as process:

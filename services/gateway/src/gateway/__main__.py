@@ -7,6 +7,7 @@ import logging
 import os
 import sys
 from contextlib import AsyncExitStack
+from importlib.metadata import version
 
 import uvloop
 
@@ -19,7 +20,7 @@ from queuecore.errors import ConfigurationError
 from queuecore.redis import open_redis
 from queuecore.settings import CommonSettings, read_settings
 from queuecore.storage import open_store
-from queuecore.telemetry import endpoint, logs
+from queuecore.telemetry import endpoint, logs, metrics
 from queuecore.telemetry.names import Event
 
 _log = logging.getLogger("gateway")
@@ -65,11 +66,12 @@ async def _serve(settings: GatewaySettings, gateway: Gateway, stop: asyncio.Even
         gateway.admin, settings.admin_host, settings.admin_port, what="the admin port",
         drain_seconds=min(settings.drain_seconds, _LAST_ANSWERS_SECONDS),
     )  # fmt: skip
-    metrics = endpoint.serve(settings.metrics_host, settings.metrics_port, gateway.edge.health.probe)
+    metrics.BUILD_INFO.labels("gateway", version("relayq-gateway")).set(1)
+    probes = endpoint.serve(settings.metrics_host, settings.metrics_port, gateway.edge.health.probe)
     serving = [asyncio.create_task(listener.listen()) for listener in (public, admin)]
     _log.info(
         "gateway started", extra={"event": Event.SERVICE_STARTED, "port": public.port, "admin_port": admin.port,
-                                  "metrics_port": metrics.port, "auth": settings.auth},
+                                  "metrics_port": probes.port, "auth": settings.auth},
     )  # fmt: skip
     ends = asyncio.create_task(gateway.tasks.first_end())
     stopping = asyncio.create_task(stop.wait())
@@ -86,7 +88,7 @@ async def _serve(settings: GatewaySettings, gateway: Gateway, stop: asyncio.Even
         listener.stop()
     _ = stopping.cancel(), ends.cancel()
     _ = await asyncio.gather(*serving)
-    metrics.close()
+    probes.close()
     _log.info("gateway stopped", extra={"event": Event.SERVICE_STOPPED})
     return 1 if failed else 0
 

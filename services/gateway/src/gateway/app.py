@@ -17,7 +17,7 @@ from gateway.admin import Admin, Guard, read_token
 from gateway.auth import authenticator
 from gateway.edge import Edge
 from gateway.frame import Frame
-from gateway.health import Health, facts_of, policy_problem
+from gateway.health import Health, durability, facts_of, policy_problem
 from gateway.outbox import Outbox
 from gateway.problems import HANDLERS
 from gateway.rates import Rates
@@ -122,6 +122,8 @@ async def check_server(server: Server) -> None:
         return
     if wrong := policy_problem(facts):
         raise ConfigurationError(f"REDIS_URL: {wrong}")
+    level = logging.WARNING if facts.appendonly is False else logging.INFO
+    _log.log(level, "durability: %s", durability(facts), extra={"event": Event.SERVICE_STARTED})
     if not facts.maxmemory_policy:
         _log.warning(
             "Redis does not tell its maxmemory-policy: see to it that it is noeviction",

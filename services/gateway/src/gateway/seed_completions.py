@@ -20,6 +20,7 @@ from queuecore.broker import Broker, Signals
 from queuecore.errors import BlobError, BlobNotFound, BrokerUnavailable, ClaimLost, JobError, OutcomeUnknown
 from queuecore.job import Status
 from queuecore.names import is_job_id
+from queuecore.telemetry import metrics
 from queuecore.telemetry.names import Event
 
 _log = logging.getLogger(__name__)
@@ -61,19 +62,18 @@ def parse(payload: str) -> Completion:
 
 
 class SeedCompletions:
-    """Of one model. ``outcomes`` counts applied, refused and malformed messages."""
+    """Of one model."""
 
     def __init__(self, broker: Broker, store: BlobStore) -> None:
         self._broker = broker
         self._store = store
-        self.outcomes = {"applied": 0, "refused": 0, "malformed": 0}
 
     async def consume(self, signals: Signals, beat: Callable[[], None]) -> None:
         """Apply messages for ever."""
         async for payload in signals.completions(self._broker.model):
             beat()
             outcome, why = await self.apply(payload)
-            self.outcomes[outcome] += 1
+            metrics.SEED_COMPLETIONS.labels(self._broker.model, outcome).inc()
             if outcome != "applied" and why:
                 _log.warning(
                     "a published completion was %s: %s", outcome, why,

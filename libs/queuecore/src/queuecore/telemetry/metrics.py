@@ -60,6 +60,7 @@ JOB_ATTEMPTS: Final = _histogram("relayq_job_attempts")
 
 HTTP_REQUESTS: Final = _counter("relayq_http_requests_total")
 HTTP_REQUEST_SECONDS: Final = _histogram("relayq_http_request_seconds")
+SEED_COMPLETIONS: Final = _counter("relayq_seed_completions_total")
 WAITERS: Final = _gauge("relayq_waiters")
 WEBHOOK_DELIVERIES: Final = _counter("relayq_webhook_deliveries_total")
 WEBHOOKS_PARKED: Final = _gauge("relayq_webhooks_parked")

@@ -153,6 +153,10 @@ METRICS: Final[tuple[Metric, ...]] = (
         "relayq_http_request_seconds", "histogram", ("method", "route"),
         "From the request's head to the answer's end.", "gateway", SHORT_SECONDS,
     ),
+    Metric(
+        "relayq_seed_completions_total", "counter", ("model", "outcome"),
+        "Completions that relays of the seed's protocol published: applied, refused or malformed.", "gateway",
+    ),
     Metric("relayq_waiters", "gauge", (), "Clients that wait for a change of a job now.", "gateway"),
     Metric(
         "relayq_webhook_deliveries_total", "counter", ("outcome",),
