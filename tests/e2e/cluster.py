@@ -217,16 +217,14 @@ class Cluster:
         answer = json.loads(self.run(f"model-{pod}", "python", "-c", code))
         return answer["requests"] if isinstance(answer, dict) else answer
 
-    def pod_of(self, job_id: str) -> int | None:
-        """The pod whose model is running the job now."""
-        for pod in PODS:
-            try:
-                entries = self.journal(pod)
-            except (RuntimeError, docker.errors.APIError):
-                continue  # this pod's model is down
-            if any(entry["job_id"] == job_id and entry["state"] == "running" for entry in entries):
-                return pod
-        return None
+    def pod_of(self, job_id: str) -> int:
+        """The pod whose relay holds the job; 0 when none does. An owner's name begins with its host's."""
+        record = self.record(job_id)
+        if record.get("status") != "processing":
+            return 0
+        host = record["owner"].partition(":")[0]
+        pods = [pod for pod in PODS if str(self.container(f"pod-{pod}").id).startswith(host)]
+        return pods[0] if pods else 0
 
     # -- what is kept when a test fails -------------------------------------------------------------------------
 

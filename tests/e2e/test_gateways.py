@@ -36,7 +36,7 @@ def test_a_gateway_killed_during_uploads_loses_nothing_that_it_acknowledged(
             for post in posts:
                 _ = post.result(60)
         nemesis.heal()
-        _ = eventually(lambda: workload.submit(), within=30, every=0.2, what="a gateway accepts")
+        _ = eventually(workload.submit, within=30, every=0.2, what="a gateway accepts")
 
     assert any(op.outcome == "unknown" for op in history.ops), "no kill hit a submission: the test proves nothing"
     judge(checkers.all_completed, within_seconds=120)

@@ -87,13 +87,10 @@ def test_a_job_that_kills_every_relay_becomes_a_dead_letter_with_its_event(
         nemesis.heal(f"relay-{pod}")
         if deaths < RUNS_ALLOWED:
             _ = workload.until(job_id, "processing", attempts=deaths + 1, within_seconds=20)
-            pod = eventually(partial(cluster.pod_of, job_id), within=20, what="the job's pod") or 0
+            pod = eventually(partial(cluster.pod_of, job_id), within=20, what="the job's pod")
 
-    record = eventually(
-        lambda: found if (found := cluster.record(job_id))["status"] == "failed" else None, within=20, every=0.2
-    )
-
-    assert record["error_code"] == "worker_lost"
+    _ = eventually(lambda: cluster.record(job_id)["status"] == "failed", within=20, every=0.2, what="failed")
+    assert cluster.record(job_id)["error_code"] == "worker_lost"
     assert job_id in cluster.redis("LRANGE", f"relay:{MODEL}:deadletter", "0", "-1")
     assert f"{job_id}:1" in cluster.redis("XRANGE", f"relay:{MODEL}:outbox", "-", "+")
     nemesis.heal()

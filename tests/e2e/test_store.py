@@ -58,5 +58,5 @@ def test_a_store_that_says_slow_down_is_asked_again(
             _ = workload.until(job_id, "completed", within_seconds=120)
     finally:
         cluster.up("s3", "--no-deps")
-        _ = eventually(lambda: workload.submit(), within=60, every=0.5, what="the store accepts again")
+        _ = eventually(workload.submit, within=60, every=0.5, what="the store accepts again")
     judge(checkers.all_completed, checkers.only_documented_refusals, within_seconds=120)

@@ -20,14 +20,14 @@ pytestmark = pytest.mark.docker
 def test_restarts_under_load_lose_nothing_and_deafen_nobody(
     workload: Workload, nemesis: Nemesis, history: History, judge: Judge
 ) -> None:
-    workload.start(per_second=4, params={"mock_delay_seconds": 0.5})
+    workload.start(per_second=1, clients=2, params={"mock_delay_seconds": 0.5})
     for _ in range(3):
         accepted = len(history.acknowledged())
-        _ = eventually(lambda more=accepted + 8: len(history.acknowledged()) >= more, within=60)
+        _ = eventually(lambda more=accepted + 5: len(history.acknowledged()) >= more, within=60)
         nemesis.restart("valkey")
         # Everybody who was connected works again: a job sent now goes all the way.
         fresh = workload.submit_surely(within_seconds=30)
-        _ = workload.until(fresh, "completed", within_seconds=60)
+        _ = workload.until(fresh, "completed", within_seconds=120)
 
     judge(checkers.all_completed, checkers.only_documented_refusals, within_seconds=120)
 
@@ -71,20 +71,23 @@ def test_a_full_memory_refuses_submissions_with_503_and_leaves_nothing_half_made
     workload: Workload, nemesis: Nemesis, cluster: Cluster, history: History, judge: Judge
 ) -> None:
     running, _ = workload.running(params={"mock_delay_seconds": 3})
-    before = set(cluster.keys("*"))
+    before = records(cluster)
     nemesis.fill()
 
     for _ in range(5):
         assert workload.submit() is None
     refusals = [op for op in of_kind(history.ops, "submit") if op.outcome == "refused"]
     assert [op.http_status for op in refusals] == [503] * 5
-    assert workload.ready().status_code in {200, 503}
-    assert {key for key in cluster.keys("*") if key.startswith(("job:", "idem:"))} <= before
+    assert records(cluster) == before
+    assert cluster.redis("LLEN", f"relay:{MODEL}:pending") == "0"
 
-    # The verdict of what runs needs memory too: it waits for it.
-    assert cluster.record(running)["status"] == "processing"
+    # A verdict frees before it takes, so what runs ends all the same, or waits for memory.
     nemesis.heal()
     document = workload.until(running, "completed", within_seconds=60)
     assert document["attempts"] == 1
-    assert cluster.redis("LLEN", f"relay:{MODEL}:pending") == "0"
     judge(checkers.all_completed, checkers.only_documented_refusals)
+
+
+def records(cluster: Cluster) -> list[str]:
+    """Keys of jobs and reservations, tombstones apart."""
+    return [key for key in cluster.keys("*") if key.startswith(("job:", "idem:")) and not key.endswith(":gone")]

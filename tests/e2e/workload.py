@@ -37,7 +37,7 @@ def content_of(tag: str) -> bytes:
 class Workload:
     """Submits and observes. Safe for use by many threads."""
 
-    def __init__(self, cluster: Cluster, history: History, *, timeout_seconds: float = 30) -> None:
+    def __init__(self, cluster: Cluster, history: History, *, timeout_seconds: float = 60) -> None:
         self._cluster = cluster
         self.history = history
         self._http = httpx.Client(
@@ -158,14 +158,12 @@ class Workload:
         raise AssertionError(f"job {job_id} is not {' or '.join(statuses)} after {within_seconds} s: {document}")
 
     def running(self, *, within_seconds: float = 30, params: Params | None = None) -> tuple[str, int]:
-        """Submit a job and wait until a model runs it; its id and the pod."""
+        """Submit a job and wait until a relay holds it; its id and the pod."""
         job_id = self.submit_surely(params=params)
-        end = time.monotonic() + within_seconds
-        while time.monotonic() < end:
-            document = self.read(job_id)
-            if document and document["status"] == "processing" and (pod := self._cluster.pod_of(job_id)):
-                return job_id, pod
-        raise AssertionError(f"job {job_id} does not run after {within_seconds} s: {self._cluster.record(job_id)}")
+        _ = self.until(job_id, "processing", within_seconds=within_seconds)
+        pod = self._cluster.pod_of(job_id)
+        assert pod, f"job {job_id} ended before it was found: {self._cluster.record(job_id)}"
+        return job_id, pod
 
     def drain(self, *, within_seconds: float) -> None:
         """Read every open job until all have ended, then each of them once more, and collect what the models did."""

@@ -1,0 +1,80 @@
+"""Thousands of jobs while things die at random: every promise holds and no process grows."""
+
+from __future__ import annotations
+
+import json
+import os
+import random
+import threading
+import time
+from collections import defaultdict
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from e2e import checkers
+from e2e.cluster import PODS, Cluster
+from e2e.conftest import Judge
+from e2e.nemesis import Nemesis
+from e2e.workload import Workload
+
+pytestmark = [pytest.mark.docker, pytest.mark.slow]
+
+JOBS = int(os.environ.get("E2E_SOAK_JOBS", "5000"))
+SECONDS = float(os.environ.get("E2E_SOAK_SECONDS", "600"))
+SEED = int(os.environ.get("E2E_SEED", "20"))
+# A model killed under a job fails that job, in words; everything else ends well.
+FAILURES_ALLOWED = {"inference_error", "inference_unavailable", "worker_lost"}
+
+
+def faults(nemesis: Nemesis, dice: random.Random) -> list[Callable[[], None]]:
+    """One fault each, aimed at random."""
+    pod, replica = dice.choice(PODS), dice.choice((1, 2))
+    return [
+        lambda: nemesis.kill(f"relay-{pod}"),
+        lambda: nemesis.kill_pod(pod),
+        lambda: nemesis.kill(f"model-{pod}"),
+        lambda: nemesis.pause(f"relay-{pod}"),
+        lambda: nemesis.cut_off(f"pod-{pod}", "queue"),
+        lambda: nemesis.stop(f"relay-{pod}"),
+        lambda: nemesis.kill("gateway", index=replica),
+        lambda: nemesis.stop("gateway", index=replica),
+        lambda: nemesis.kill("reaper", index=replica),
+        lambda: nemesis.pause("reaper", index=replica),
+        lambda: nemesis.restart("valkey"),
+        lambda: nemesis.pause("valkey"),
+        lambda: nemesis.restart("s3"),
+        lambda: nemesis.slow("s3", cpus=0.1),
+        nemesis.fill,
+    ]
+
+
+def only_allowed_failures(ops: list[checkers.Op]) -> list[str]:
+    """Jobs fail for no other reason than a model that died under them."""
+    return [problem for problem in checkers.all_completed(ops) if not any(code in problem for code in FAILURES_ALLOWED)]
+
+
+@pytest.mark.timeout(SECONDS * 2 + 900)
+def test_thousands_of_jobs_under_a_random_nemesis(
+    workload: Workload, nemesis: Nemesis, cluster: Cluster, judge: Judge, directory: Path
+) -> None:
+    history = workload.history
+    dice = random.Random(SEED)
+    samples: defaultdict[str, list[int]] = defaultdict(list)
+    pause = threading.Event()
+    workload.start(per_second=JOBS / SECONDS, clients=8)
+    end = time.monotonic() + SECONDS
+    while time.monotonic() < end or len(history.acknowledged()) < JOBS:
+        assert time.monotonic() < end + SECONDS, f"only {len(history.acknowledged())} jobs were accepted"
+        dice.choice(faults(nemesis, dice))()
+        _ = pause.wait(dice.uniform(1, 8))
+        workload.collect_runs()
+        nemesis.heal()
+        _ = pause.wait(dice.uniform(2, 6))
+        for name, size in cluster.memory_bytes().items():
+            samples[name].append(size)
+
+    _ = (directory / "memory.json").write_text(json.dumps(samples), "utf-8")
+    judge(only_allowed_failures, within_seconds=300)
+    assert checkers.flat_memory(samples) == []
