@@ -214,6 +214,7 @@ async def test_client_that_sends_on_after_413_can_read_the_answer(make_stack: Ma
     await wire.send(b"POST /jobs/echo?model=large HTTP/1.1\r\nHost: g\r\nTransfer-Encoding: chunked\r\n\r\n")
     for _ in range(60):
         await wire.send(b"8000\r\n" + b"x" * 0x8000 + b"\r\n")
+        await asyncio.sleep(0.002)  # the refusal comes while the client is still sending
     await wire.send(b"0\r\n\r\n")
 
     status, _, body = await wire.answer()

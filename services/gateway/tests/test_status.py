@@ -237,6 +237,17 @@ async def test_lost_wake_up_costs_about_a_second(stack: Stack, monkeypatch: pyte
     assert time.monotonic() - begun < 3
 
 
+async def test_wake_up_is_used_up_by_the_wait_that_saw_it(stack: Stack) -> None:
+    with stack.gateway.edge.waiters.waiting("job") as waiter:
+        stack.gateway.edge.waiters.wake("job")
+        begun = time.monotonic()
+        await waiter.wait(10)
+        assert time.monotonic() - begun < 0.5
+
+        await waiter.wait(0.1)
+        assert time.monotonic() - begun >= 0.1
+
+
 async def test_too_many_waiters_are_503_and_a_plain_get_still_works(make_stack: MakeStack) -> None:
     stack = await make_stack(max_waiters=1)
     url = await submit(stack)
