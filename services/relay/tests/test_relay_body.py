@@ -74,7 +74,18 @@ def test_numbers_order_and_repetitions_survive() -> None:
 
 @pytest.mark.parametrize(
     "text",
-    ["[]", "x", '{"a"}', '{"a":1', '{"a":1,}', "{1:2}", '{"a":NaN}', '{"a":1} x', '{"a":1 "b":2}', "[" * 100_000],
+    [
+        "[]",
+        "x",
+        '{"a"}',
+        '{"a":1',
+        '{"a":1,}',
+        "{1:2}",
+        '{"a":NaN}',
+        '{"a":1} x',
+        '{"a":1 "b":2}',
+        '{"a":' + "[" * 100_000,
+    ],
 )
 def test_what_is_no_object_is_refused_in_words(text: str) -> None:
     with pytest.raises(ValueError, match=r"character|line|nested|JSON"):

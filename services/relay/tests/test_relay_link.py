@@ -5,11 +5,13 @@ from __future__ import annotations
 import asyncio
 import datetime
 import ipaddress
+import socket
 import ssl
 from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
 
+import anyio
 import pytest
 from cryptography import x509
 from cryptography.hazmat.primitives import hashes, serialization
@@ -18,7 +20,7 @@ from cryptography.x509.oid import NameOID
 
 from queuecore.testing.clock import eventually
 from queuecore.testing.raw_http import RawExchange, RawHttpServer
-from relay import upstream
+from relay import readiness, upstream
 from relay.attempt import ExitCode
 from relay.link import Address, connect
 from relay.readiness import probe
@@ -122,13 +124,42 @@ async def test_a_host_without_an_address_is_unavailable(bench: Bench, monkeypatc
     assert await probe(Address.parse("http://model.invalid:9000")) != "200"
 
 
-async def test_a_probe_of_something_else_says_so(bench: Bench) -> None:
-    async def ssh(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        writer.write(b"SSH-2.0-OpenSSH_9\r\n")
+@pytest.mark.parametrize(
+    ("greeting", "words"),
+    [(b"SSH-2.0-OpenSSH_9\r\n", "not HTTP"), (b"HTTP/1.1 2", "not HTTP"), (b"HTTP/1.1 299 Odd\r\n", "299")],
+)
+async def test_a_probe_says_what_it_found(greeting: bytes, words: str) -> None:
+    async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        writer.write(greeting)
+        writer.write_eof()
         _ = await reader.read()
         writer.close()
 
-    server = await asyncio.start_server(ssh, "127.0.0.1", 0)
-    port = server.sockets[0].getsockname()[1]
-    assert await probe(Address.parse(f"http://127.0.0.1:{port}")) == "not HTTP"
-    server.close()
+    async with await asyncio.start_server(serve, "127.0.0.1", 0) as server:
+        port = server.sockets[0].getsockname()[1]
+        assert await probe(Address.parse(f"http://127.0.0.1:{port}")) == words
+
+
+async def test_a_probe_without_an_answer_ends(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(readiness, "_PROBE_SECONDS", 0.2)
+
+    async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        _ = await reader.read()  # the head, and then the end when the probe gives up
+        writer.close()
+
+    async with await asyncio.start_server(serve, "127.0.0.1", 0) as server:
+        port = server.sockets[0].getsockname()[1]
+        assert await probe(Address.parse(f"http://127.0.0.1:{port}")) == "no answer within 0.2 s"
+
+
+async def test_a_connection_that_is_given_up_is_closed(monkeypatch: pytest.MonkeyPatch) -> None:
+    tried: list[socket.socket] = []
+
+    async def never(connection: socket.socket, _: object) -> None:
+        tried.append(connection)
+        await anyio.sleep_forever()
+
+    monkeypatch.setattr(asyncio.get_running_loop(), "sock_connect", never)
+    with pytest.raises(TimeoutError):
+        await asyncio.wait_for(connect(Address.parse("http://127.0.0.1:9")), 0.2)
+    assert tried[0].fileno() == -1

@@ -294,6 +294,18 @@ async def test_after_let_go_a_refusal_is_nobodys_business() -> None:
     assert told.words == []
 
 
+async def test_signals_that_end_are_a_fault_and_not_silence() -> None:
+    class Ending:
+        async def cancels(self, model: str, on_connected: Callable[[str], None]) -> AsyncIterator[str]:
+            on_connected("memory:1")
+            yield "other"
+
+    keeper = Keeper(Ledger(lease_ms=60_000), Ending(), Tally("m"))  # pyright: ignore[reportArgumentType]
+    with pytest.raises(BaseExceptionGroup) as caught:
+        await asyncio.wait_for(keeper.run(), 5)
+    assert "ended" in str(caught.value.exceptions[0])
+
+
 # -- the thread ---------------------------------------------------------------------------------------------------
 
 
@@ -301,9 +313,8 @@ async def test_after_let_go_a_refusal_is_nobodys_business() -> None:
 async def test_the_thread_renews_while_the_main_loop_is_blocked() -> None:
     ledger = Ledger(lease_ms=300)
 
-    @asynccontextmanager
-    async def opened() -> AsyncGenerator[Keeper, None]:
-        yield Keeper(ledger, Deaf(), Tally("m"))  # pyright: ignore[reportArgumentType]
+    async def opened() -> Keeper:
+        return Keeper(ledger, Deaf(), Tally("m"))  # pyright: ignore[reportArgumentType]
 
     liveness = LivenessThread(opened, lambda _: None)
     assert await liveness.connected(5)
@@ -320,9 +331,8 @@ async def test_what_the_thread_hears_is_told_in_the_main_loop_and_not_after_let_
     ledger.cancel_requested = True
     threads: list[int] = []
 
-    @asynccontextmanager
-    async def opened() -> AsyncGenerator[Keeper, None]:
-        yield Keeper(ledger, Deaf(), Tally("m"))  # pyright: ignore[reportArgumentType]
+    async def opened() -> Keeper:
+        return Keeper(ledger, Deaf(), Tally("m"))  # pyright: ignore[reportArgumentType]
 
     liveness = LivenessThread(opened, lambda _: None)
     _ = await liveness.connected(5)
@@ -339,10 +349,8 @@ async def test_what_the_thread_hears_is_told_in_the_main_loop_and_not_after_let_
 
 
 async def test_a_thread_that_ends_is_told_to_the_main_loop() -> None:
-    @asynccontextmanager
-    async def opened() -> AsyncGenerator[Keeper, None]:
+    async def opened() -> Keeper:
         raise ZeroDivisionError("a bug")
-        yield
 
     broken: list[BaseException] = []
     liveness = LivenessThread(opened, broken.append)
@@ -355,9 +363,8 @@ async def test_a_bug_in_the_keeper_is_told_and_not_swallowed() -> None:
     ledger = Ledger(lease_ms=100)
     ledger.faults = [ZeroDivisionError("a bug")]
 
-    @asynccontextmanager
-    async def opened() -> AsyncGenerator[Keeper, None]:
-        yield Keeper(ledger, Deaf(), Tally("m"))  # pyright: ignore[reportArgumentType]
+    async def opened() -> Keeper:
+        return Keeper(ledger, Deaf(), Tally("m"))  # pyright: ignore[reportArgumentType]
 
     broken: list[BaseException] = []
     liveness = LivenessThread(opened, broken.append)

@@ -7,6 +7,7 @@ from collections.abc import Awaitable, Callable
 from typing import Any
 
 import anyio
+import msgspec
 import pytest
 
 from queuecore.broker import Broker, Worker
@@ -14,9 +15,10 @@ from queuecore.clock import monotonic
 from queuecore.config import Retries
 from queuecore.errors import BrokerUnavailable, ConfigurationError, OutcomeUnknown
 from queuecore.names import new_claim_id
+from queuecore.retry import Backoff
 from queuecore.testing.clock import eventually
 from queuecore.testing.requirement import requirement
-from relay import attempt, loop
+from relay import attempt, loop, patience
 from relay.attempt import ExitCode
 from relay.readiness import ModelNotReady
 
@@ -237,6 +239,34 @@ async def test_sigterm_with_redis_hung_ends_within_seconds(bench: Bench, monkeyp
     assert await asyncio.wait_for(running, 2) is ExitCode.DONE
 
 
+async def test_sigterm_while_the_liveness_is_awaited_ends_with_0(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
+    class Mute:
+        async def cancels(self, model: str, on_connected: Any) -> Any:
+            await anyio.sleep_forever()
+            yield ""
+
+    bench.signals = Mute()
+    monkeypatch.setattr(loop, "_SUBSCRIBED_SECONDS", 30)
+    running = bench.start()
+    _ = await eventually(lambda: bench.progress.serving)
+    bench.stop.set()
+    assert await asyncio.wait_for(running, 2) is ExitCode.DONE
+
+
+async def test_a_claim_that_names_no_limit_has_the_models_own(bench: Bench, hang: Any) -> None:
+    class Old(FaultyBroker):
+        async def claim(self, *arguments: Any, **options: Any) -> Any:
+            claim = await bench.broker.claim(*arguments, **options)
+            return claim._replace(record=msgspec.structs.replace(claim.record, execute_until=None))
+
+    bench.model.handler = hang
+    bench.config["execution_timeout_seconds"] = 0.3
+    bench.relay_broker = Old(bench.broker)
+    job_id = await bench.submit()
+    assert await bench.run() is ExitCode.DONE
+    assert (await bench.record(job_id)).error_code == "execution_timeout"
+
+
 # -- Redis and its outcomes ---------------------------------------------------------------------------------------
 
 
@@ -272,6 +302,29 @@ async def test_redis_away_for_too_long_before_a_claim_ends_the_process(
     bench.relay_broker = FaultyBroker(bench.broker, *[("claim", "before", BrokerUnavailable("away"))] * 50)
     with pytest.raises(BrokerUnavailable):
         _ = await bench.run(queue_pop_timeout_seconds=0)
+
+
+async def test_a_pop_that_worked_for_long_before_it_broke_is_no_part_of_an_outage(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(loop, "BROKEN_SECONDS", 0.5)
+    monkeypatch.setattr(patience, "_WORKED_SECONDS", 0.2)
+    monkeypatch.setattr(patience, "_BACKOFF", Backoff(0.01, 0.01))
+    pops = 0
+
+    class Breaking(FaultyBroker):
+        async def claim(self, *arguments: Any, **options: Any) -> Any:
+            nonlocal pops
+            pops += 1
+            if pops == 4:
+                return await bench.broker.claim(*arguments, **options)
+            await anyio.sleep(0.4)
+            raise OutcomeUnknown("the server was restarted")
+
+    bench.relay_broker = Breaking(bench.broker)
+    job_id = await bench.submit()
+    assert await bench.run(queue_pop_timeout_seconds=0) is ExitCode.DONE
+    assert (await bench.record(job_id)).status == "completed"
 
 
 async def test_a_result_that_cannot_be_reported_for_longer_than_the_claim_can_live_is_left_to_others(

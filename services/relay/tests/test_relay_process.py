@@ -6,6 +6,7 @@ import asyncio
 import json
 import re
 import signal
+import sys
 import urllib.error
 import urllib.request
 from collections.abc import AsyncIterator, Iterator
@@ -211,6 +212,16 @@ async def test_a_relay_stopped_past_its_lease_ends_with_3_and_the_winners_bytes_
         assert b"".join([chunk async for chunk in chunks]) == b"second"
     assert len(await yard.events()) == 1
     assert "claim.lost" in logged(late)
+
+
+async def test_a_fault_of_the_relay_itself_ends_the_process_with_1_and_says_where() -> None:
+    text = "import relay.process as p\nasync def serve(_): raise ZeroDivisionError('a bug')\np.serve = serve\np.main()"
+    process = await asyncio.create_subprocess_exec(sys.executable, "-c", text, stdout=asyncio.subprocess.PIPE)
+    output, _ = await process.communicate()
+    assert process.returncode == 1
+    line = json.loads(output)
+    assert (line["event"], line["error"]) == ("service.failed", "ZeroDivisionError: a bug")
+    assert "in serve" in line["stack"]
 
 
 # -- SIGTERM ------------------------------------------------------------------------------------------------------

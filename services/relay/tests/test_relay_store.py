@@ -90,6 +90,14 @@ async def test_a_read_that_breaks_goes_on_where_it_stopped_within_the_one_reques
     assert [exchange.body for exchange in bench.model.exchanges] == [content]
 
 
+async def test_a_read_that_breaks_behind_the_last_byte_is_whole(bench: Bench, store: FaultyStore) -> None:
+    store.get_faults = [5000]
+    job_id = await bench.submit(b"x" * 5000)
+    assert await bench.run() is ExitCode.DONE
+    assert (await bench.record(job_id)).status == "completed"
+    assert store.offsets == [0]
+
+
 async def test_a_store_that_does_not_give_the_input_fails_the_job(bench: Bench, store: FaultyStore) -> None:
     store.get_faults = [0] * 500
     job_id = await bench.submit(b"x" * 5000)

@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 import asyncio
+import errno
 import hashlib
 from typing import Any
 
 import pytest
 
 from queuecore.clock import monotonic
+from queuecore.config import Retries
 from queuecore.testing.clock import eventually
 from queuecore.testing.raw_http import Handler, RawExchange
 from relay import upstream
 from relay.attempt import ExitCode
+from relay.link import Address, Link, connect
 
 pytestmark = pytest.mark.anyio
 Bench = Any  # conftest's
@@ -238,6 +241,26 @@ async def test_a_model_that_restarts_within_a_moment_gets_the_job(bench: Bench) 
     await bench.model.open()
     assert await waiting is ExitCode.DONE
     assert (await bench.record(job_id)).status == "completed"
+
+
+async def test_a_server_that_vanished_without_a_word_is_a_timeout(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch, hang: Any
+) -> None:
+    async def vanish(_: Link) -> bytes:
+        raise TimeoutError(errno.ETIMEDOUT, "Connection timed out")  # what the kernel says when keepalive gave up
+
+    async def plain_connect(address: Address) -> Link:
+        link = await connect(address)
+        monkeypatch.setattr(type(link), "receive", vanish)
+        return link
+
+    bench.model.handler = hang
+    monkeypatch.setattr(upstream, "connect", plain_connect)
+    bench.config["retries"] = Retries(max_attempts=2)
+    job_id = await bench.submit()
+    assert await bench.run() is ExitCode.DONE
+    record = await bench.record(job_id)
+    assert (record.status, record.failures) == ("pending", 1)
 
 
 async def test_a_path_in_the_inference_url_stands_before_every_request(bench: Bench) -> None:

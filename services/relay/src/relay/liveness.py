@@ -15,8 +15,7 @@ import contextlib
 import functools
 import logging
 import threading
-from collections.abc import Callable
-from contextlib import AbstractAsyncContextManager
+from collections.abc import Awaitable, Callable
 from typing import Final, NamedTuple, Protocol
 
 from queuecore.broker import Broker, Claim, Signals
@@ -186,15 +185,13 @@ class Liveness(Protocol):
 class LivenessThread(Liveness):
     """A ``Keeper`` in a daemon thread with an event loop and connections of its own.
 
-    ``opened`` is entered in the thread and gives its keeper; ``broken`` is told what ended the thread.
+    ``open_keeper`` runs in the thread; ``broken`` is told what ended the thread, in the main loop.
     """
 
-    def __init__(
-        self, opened: Callable[[], AbstractAsyncContextManager[Keeper]], broken: Callable[[BaseException], None]
-    ) -> None:
+    def __init__(self, open_keeper: Callable[[], Awaitable[Keeper]], broken: Callable[[BaseException], None]) -> None:
         self._main = asyncio.get_running_loop()
         self._loop = asyncio.new_event_loop()
-        self._opened = opened
+        self._open_keeper = open_keeper
         self._broken = broken
         self._keeper: Keeper | None = None
         self._wanted: tuple[Claim, Listener] | None = None
@@ -235,7 +232,7 @@ class LivenessThread(Liveness):
         self._in_thread(self._apply)
 
     async def aclose(self) -> None:
-        """End the thread and close its connections."""
+        """End the thread."""
         self._closing = True
         self._in_thread(self._cancel)
         await asyncio.to_thread(self._thread.join, 5)
@@ -250,11 +247,11 @@ class LivenessThread(Liveness):
             self._loop.close()
 
     async def _live(self) -> None:
-        async with self._opened() as keeper:
-            keeper.on_connected = lambda: self._tell(self._connected.set)
-            self._keeper = keeper
-            self._apply()
-            await keeper.run()
+        keeper = await self._open_keeper()
+        keeper.on_connected = lambda: self._tell(self._connected.set)
+        self._keeper = keeper
+        self._apply()
+        await keeper.run()
 
     def _apply(self) -> None:
         if self._keeper:

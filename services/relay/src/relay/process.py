@@ -9,8 +9,8 @@ import os
 import secrets
 import socket
 import sys
-from collections.abc import AsyncGenerator, Mapping
-from contextlib import asynccontextmanager, suppress
+from collections.abc import Mapping
+from contextlib import suppress
 from typing import Final, NoReturn
 
 import uvloop
@@ -67,15 +67,11 @@ async def serve(environ: Mapping[str, str]) -> ExitCode:
     name = f"{socket.gethostname()}:{os.getpid()}:{secrets.token_hex(3)}"
     progress = Progress()
 
-    @asynccontextmanager
-    async def keeper() -> AsyncGenerator[Keeper, None]:
+    async def open_keeper() -> Keeper:
         own = await open_redis(common, name=f"relayq-relay-liveness:{os.getpid()}")
-        try:
-            yield Keeper(own.broker(settings.model, model), own.signals, tally)
-        finally:
-            await own.aclose()
+        return Keeper(own.broker(settings.model, model), own.signals, tally)
 
-    liveness = LivenessThread(keeper, progress.break_off)
+    liveness = LivenessThread(open_keeper, progress.break_off)
     queue = await open_redis(common, name=f"relayq-relay:{os.getpid()}")
     late = _Late(settings, common, Vitals(progress, liveness), progress, tally)
     relay = Relay(

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import re
 from collections.abc import Callable
 from typing import Final
 
@@ -17,6 +18,7 @@ from relay.link import Address, connect
 _FIRST_PAUSE_SECONDS: Final = 0.05
 _LONGEST_PAUSE_SECONDS: Final = 1.0
 _PROBE_SECONDS: Final = 5.0
+_STATUS_LINE: Final = re.compile(rb"HTTP/1\.[01] ([0-9]{3})[ \r]")
 _log = logging.getLogger(__name__)
 
 
@@ -72,7 +74,5 @@ async def probe(address: Address) -> str:
         return f"no answer within {_PROBE_SECONDS:g} s"
     except OSError as error:
         return error.strerror or type(error).__name__
-    version, _, rest = line.partition(b" ")
-    if not version.startswith(b"HTTP/1.") or not rest[:3].isdigit():
-        return "not HTTP"
-    return rest[:3].decode()
+    status = _STATUS_LINE.match(line)
+    return status[1].decode() if status else "not HTTP"

@@ -97,25 +97,29 @@ class Exchange:
         framing = (
             ("Transfer-Encoding", "chunked") if request.length is None else ("Content-Length", str(request.length))
         )
-        head = h11.Request(
-            method="POST",
-            target=f"{self._address.path}{request.path}",
-            headers=[
-                ("Host", self._address.authority), ("User-Agent", "relayq-relay"), ("Accept", "*/*"),
-                ("Accept-Encoding", "identity"), ("Connection", "close"), framing, *request.headers,
-            ],
-        )  # fmt: skip
+        headers = [
+            ("Host", self._address.authority), ("User-Agent", "relayq-relay"), ("Accept", "*/*"),
+            ("Accept-Encoding", "identity"), ("Connection", "close"), framing, *request.headers,
+        ]  # fmt: skip
         try:
-            await link.send(self._http.send(head) or b"")
+            head = h11.Request(method="POST", target=f"{self._address.path}{request.path}", headers=headers)
+            reads = await self._sent(link, head)
             async for chunk in request.body:
-                if chunk:
-                    await link.send(self._http.send(h11.Data(chunk)) or b"")
-            await link.send(self._http.send(h11.EndOfMessage()) or b"")
-        except OSError:
-            return  # the model reads no more: whether it has answered, the reading side sees
+                if not reads:
+                    return
+                reads = not chunk or await self._sent(link, h11.Data(chunk))
+            _ = reads and await self._sent(link, h11.EndOfMessage())
         except Exception as error:  # noqa: BLE001  whatever the input's stream raised is the exchange's outcome
             self._input_fault = error
             link.abort()
+
+    async def _sent(self, link: Link, event: h11.Request | h11.Data | h11.EndOfMessage) -> bool:
+        """False when the model reads no more; whether it has answered, the reading side sees."""
+        try:
+            await link.send(self._http.send(event) or b"")
+        except OSError:
+            return False
+        return True
 
     async def _read_head(self) -> None:
         event = await self._event()
@@ -137,7 +141,8 @@ class Exchange:
     async def _event(self) -> object:
         """The next event of the answer."""
         link = self._link
-        while link is not None:
+        assert link is not None  # noqa: S101  entered
+        while True:
             try:
                 event = self._http.next_event()
                 if event is not h11.NEED_DATA:
@@ -156,7 +161,6 @@ class Exchange:
                     http_status=self.status or None,
                     retryable=True,
                 ) from error
-        raise RunFailed("inference_error", "the exchange is closed")
 
     async def _refused(self, status: int, headers: dict[str, str]) -> RunFailed:
         content = b""
