@@ -37,6 +37,9 @@ class Retention(NamedTuple):
     tombstone_ms: int = 604_800_000
 
 
+Order = Literal["arrival", "lanes", "deadline", "priority"]
+
+
 class QueueLimits(NamedTuple):
     """What the scripts of one queue need to know; from ``models.yaml`` and the common settings."""
 
@@ -45,6 +48,10 @@ class QueueLimits(NamedTuple):
     max_reap_attempts: int = 3
     pending_max_age_ms: int = 604_800_000
     retention: Retention = Retention()
+    order: Order = "arrival"  # lists arrival, streams lanes (high before normal), sorted sets one of the others
+    batch_size: int = 10  # entries that one peek of a sorted set looks at
+    result_dedup_ms: int = 21_600_000  # how long a sorted set's duplicate marker lives
+    result_list: bool = False  # sorted sets: push every verdict to results:<name>
 
 
 class NewJob(msgspec.Struct, frozen=True, kw_only=True):
@@ -163,6 +170,7 @@ class QueueCounts(NamedTuple):
     paused_reason: str = ""  # "" | operator | breaker
     paused_until: int | None = None
     oldest_outbox_ms: int | None = None  # age of the oldest verdict nobody has acknowledged
+    duplicates: int = 0  # results refused because their job had its verdict, since the queue began
 
 
 class OutboxEvent(NamedTuple):

@@ -15,6 +15,11 @@ def tombstone(job_id: str) -> str:
     return f"job:{job_id}:gone"
 
 
+def duplicate_marker(job_id: str, generation: int) -> str:
+    """Sorted-set transport: this generation of the job has its verdict."""
+    return f"result-terminal:{job_id}:{generation}"
+
+
 def done_channel(job_id: str) -> str:
     """Pub/sub: this job reached a verdict."""
     return f"job:{job_id}:done"
@@ -109,6 +114,36 @@ class QueueKeys(NamedTuple):
     def cancel(self) -> str:
         """Pub/sub: running jobs to be cancelled."""
         return f"{self.base}:cancel"
+
+    @property
+    def queue(self) -> str:
+        """Sorted-set transport: zset id -> score of waiting jobs."""
+        return f"queue:{self.model}"
+
+    @property
+    def claimed(self) -> str:
+        """Its hash `<id>` -> member and `<id>:score` -> the score it had."""
+        return f"{self.queue}:claimed"
+
+    @property
+    def claim_owners(self) -> str:
+        """Its hash id -> `<fence>:<claim_id>`; a relay of another make writes its own token."""
+        return f"{self.queue}:claim-owners"
+
+    @property
+    def claims_idx(self) -> str:
+        """Its zset id -> lease expiry ms."""
+        return f"{self.queue}:claims-idx"
+
+    @property
+    def bell(self) -> str:
+        """Its doorbell, a list; `:listeners` beside it is a zset of the workers that wait."""
+        return f"{self.queue}:bell"
+
+    @property
+    def results(self) -> str:
+        """Its result list, if it is wanted."""
+        return f"results:{self.model}"
 
     def lease(self, job_id: str) -> str:
         """String with a TTL, `<fence>:<claim_id>`; a seed-protocol relay writes its own value."""

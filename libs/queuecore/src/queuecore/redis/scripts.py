@@ -61,7 +61,7 @@ def load(name: str, transport: str) -> Script:
 
     def included(match: re.Match[str]) -> str:
         part = f"place_{transport}" if match[1] == "place" else match[1]
-        return (LUA / "_include" / f"{part}.lua").read_text("utf-8")
+        return _INCLUDE.sub(included, (LUA / "_include" / f"{part}.lua").read_text("utf-8"))
 
     source = _INCLUDE.sub(included, text)
     return Script(

@@ -10,8 +10,8 @@ from redis.exceptions import ResponseError
 from queuecore.broker import Server, ServerFacts
 from queuecore.errors import BrokerUnavailable
 from queuecore.job import JobRecord
-from queuecore.redis.broker import fields_of, read_records, server_ms
 from queuecore.redis.client import Link, PermissionMissing
+from queuecore.redis.records import fields_of, read_records, server_ms
 
 FIRST_SEEN: Final = "relayq:first-seen"
 

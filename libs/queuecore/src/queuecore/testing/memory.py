@@ -333,6 +333,7 @@ class MemoryBroker(Broker):
             oldest_pending_ms=now - min(waiting) if waiting else None,
             paused_reason=state.pause_reason,
             paused_until=state.paused_until,
+            duplicates=state.duplicates,
             oldest_outbox_ms=max((now - event.finished_at for event in unacknowledged), default=None),
         )
 
@@ -478,7 +479,8 @@ def record_of(model: str, job: Job) -> JobRecord:
     own = {
         name: str(int(value) if isinstance(value, bool) else value)
         for name, value in vars(job).items()
-        if name not in {"fields", "result", "returned", "return_to", "settled"} and value not in {None, ""}
+        if name not in {"fields", "result", "returned", "return_to", "settled", "queued_at", "entered"}
+        and value not in {None, ""}
     }
     return record_from_fields(dict(job.fields) | own | dict(job.result) | {"model": model})
 

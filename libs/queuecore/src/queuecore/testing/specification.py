@@ -6,14 +6,14 @@ them step by step, and the exhaustive search explores all interleavings of this 
 
 from __future__ import annotations
 
+import bisect
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, fields, replace
 from typing import NamedTuple
 
 from queuecore.broker import FOREIGN, NewJob, QueueLimits
 from queuecore.job import TERMINAL, Status
-
-REGISTER_PAUSE = "paused"
+from queuecore.redis.sortedset_transport import RANKS_MS
 
 
 @dataclass
@@ -46,6 +46,8 @@ class Job:
     return_to: str = ""
     cancel_requested: bool = False
     settled: str = ""
+    queued_at: int | None = None  # a retry or a redrive begins to wait anew
+    entered: int = 0  # streams: the number of its entry
     retain_until: int | None = None
     tombstone_until: int | None = None
     queue_wait_ms: int | None = None
@@ -87,6 +89,8 @@ class State:
     pause_reason: str = ""
     paused_until: int | None = None
     breaker: int = 0
+    duplicates: int = 0
+    entries: int = 0
     changes: list[tuple[str, str]] = field(default_factory=list)  # (channel, id) since last taken
 
     def copy(self) -> State:
@@ -123,6 +127,13 @@ class Specification:
             return True
         return self.state.foreign_leases.get(job.id, 0) > now
 
+    def lease_end(self, job: Job, now: int, *, renewing: bool) -> int:
+        """Until when a lease granted now lasts; on sorted sets not past the deadline by more than 30 s."""
+        ends = now + self.limits.lease_ms
+        if self.limits.order in {"deadline", "priority"} and job.deadline is not None and job.deadline + 30_000 < ends:
+            return max(job.deadline + 30_000, min(now + 45_000, ends) if renewing else 0)
+        return ends
+
     def leave(self, job_id: str, job: Job | None) -> None:
         """Out of every structure."""
         state = self.state
@@ -140,15 +151,39 @@ class Specification:
         else:
             _ = self.state.ordered.pop(key, None)
 
+    def rank(self, job_id: str) -> tuple[int, int, int, str]:
+        """Where a sorted set or a stream puts it: lower is sooner."""
+        job, order = self.state.jobs[job_id], self.limits.order
+        if order == "lanes":
+            return int(job.priority != "high"), int(not job.returned), job.entered, ""
+        since = job.created_at if job.queued_at is None else job.queued_at
+        if order == "priority":
+            return RANKS_MS[job.priority] + since, 0, 0, job_id
+        return since + self.limits.pending_max_age_ms if job.deadline is None else job.deadline, 0, 0, job_id
+
+    def _insert(self, job: Job) -> None:
+        waiting = self._waiting_list
+        known = [one for one in waiting if one in self.state.jobs]
+        at = bisect.bisect(known, self.rank(job.id), key=self.rank)
+        waiting.insert(waiting.index(known[at]) if at < len(known) else len(waiting), job.id)
+
     def enter(self, job: Job, *, at_tail: bool = False) -> None:
-        """Among those that wait: priority at the head, unless it comes back from a retry."""
-        if job.priority == "true" and not at_tail:
+        """Among those that wait: priority at the head, unless it comes back from a retry; or by rank."""
+        if self.limits.order != "arrival":
+            self.state.entries += 1
+            job.entered = self.state.entries
+            self._insert(job)
+        elif job.priority == "true" and not at_tail:
             self._waiting_list.insert(0, job.id)
         else:
             self._waiting_list.append(job.id)
 
     def put_back(self, job: Job) -> None:
-        """To the head, behind those that came back before and are older (G5)."""
+        """To the head, behind those that came back before and are older (G5); or by rank."""
+        if self.limits.order != "arrival":
+            job.returned = True
+            self._insert(job)
+            return
         waiting, at = self._waiting_list, 0
         while at < len(waiting):
             other = self.state.jobs.get(waiting[at])
@@ -303,7 +338,7 @@ class Specification:
             self.leave(job_id, job)
             return "dropped"
         if job.status is Status.PROCESSING and job.claim_id == claim_id:
-            job.lease_until = now + self.limits.lease_ms
+            job.lease_until = self.lease_end(job, now, renewing=True)
             _ = state.first_seen.pop(job_id, None)
             return "claimed"
         if job_id not in state.processing:
@@ -323,7 +358,7 @@ class Specification:
         job.claims += 1
         job.fence += 1
         job.status, job.claim_id, job.owner, job.owner_client = Status.PROCESSING, claim_id, owner, client
-        job.started_at, job.lease_until = now, now + self.limits.lease_ms
+        job.started_at, job.lease_until = now, self.lease_end(job, now, renewing=False)
         job.execute_until = min(now + execution_ms, now + execution_ms if job.deadline is None else job.deadline)
         if job.claims == 1:
             job.queue_wait_ms = now - max(job.created_at, job.not_before or 0)
@@ -337,7 +372,7 @@ class Specification:
         job = self.state.jobs.get(job_id)
         if job is None or job.status is not Status.PROCESSING or not self._owns(job, fence, claim_id):
             return ("lost",)
-        job.lease_until = now + self.limits.lease_ms
+        job.lease_until = self.lease_end(job, now, renewing=True)
         job.owner_client = client or job.owner_client
         for register in (self.state.first_seen, self.state.foreign_leases):
             _ = register.pop(job_id, None)
@@ -359,12 +394,13 @@ class Specification:
         word = self._settled_word(job, "complete", fence, claim_id)
         if word is not None:
             return word
-        if job.terminal:
-            return "lost"
         if claim_id == FOREIGN:
             if job.status is Status.PROCESSING and job.claim_id != FOREIGN:
                 return "lost"
-        elif not self._owns(job, int(fence), claim_id):
+        elif not job.terminal and not self._owns(job, int(fence), claim_id):
+            return "lost"
+        if job.terminal:
+            self.state.duplicates += 1
             return "lost"
         if job.cancel_requested:
             status, values = Status.CANCELLED, {"error_code": "cancelled"}
@@ -544,7 +580,7 @@ class Specification:
             else:
                 if job.return_to == "tail":
                     state.seq += 1
-                    job.seq = state.seq
+                    job.seq, job.queued_at = state.seq, now
                 self.enter(job, at_tail=job.return_to == "tail")
             job.return_to = ""
             self.changed(job_id)
@@ -574,6 +610,7 @@ class Specification:
             fence=job.fence + 1,
             last_exit=job.last_exit,
             queue_wait_ms=job.queue_wait_ms,
+            queued_at=now,
         )
         self.admit_in_order(job, now)
         self.changed(job_id)
@@ -620,13 +657,22 @@ class Specification:
         if state.pause_reason == "operator" and reason != "operator":
             return
         state.pause_reason, state.paused_until = reason, until
-        state.paused[:] = [*state.pending, *state.paused]
+        if self.limits.order == "arrival":
+            state.paused[:] = [*state.pending, *state.paused]
+        else:
+            state.paused[:] = sorted([*state.pending, *state.paused], key=self.rank)
         state.pending.clear()
 
     def resume(self) -> None:
         state = self.state
         state.pause_reason, state.paused_until, state.breaker = "", None, 0
+        if self.limits.order == "lanes":  # a stream gives them new entries
+            for one in (state.jobs[job_id] for job_id in state.paused if job_id in state.jobs):
+                state.entries += 1
+                one.entered = state.entries
         state.pending.extend(state.paused)
+        if self.limits.order != "arrival":
+            state.pending.sort(key=self.rank)
         state.paused.clear()
 
     # -- time and looking ---------------------------------------------------------------------------------------

@@ -16,7 +16,7 @@
 --
 -- Returns  {"claimed", field, value, …}  the record, its claim included
 --          {"dropped"}     record gone or terminal: the entry was removed
---          {"moved"}       the id is not in processing: a reaper or an operator was faster; nothing changed
+--          {"moved"}       the entry is not there any more: somebody was faster; nothing changed
 --          {"held"}        somebody alive owns it; the entry stays in processing, which heals an operator's move
 --          {"cancelled"} {"expired"} {"deadletter"}   that verdict was reached instead
 --
@@ -30,11 +30,8 @@ local id, base, claim_id = ARGV[1], KEYS[2], ARGV[2]
 local now, rec = now_ms(ARGV[11]), read_record(KEYS[1])
 local replay = rec and rec.status == "processing" and rec.claim_id == claim_id
 if rec and not is_terminal(rec) and not replay then
-  if not is_held(base, id) then
+  if not is_offered(base, id) then
     return { "moved" }
-  end
-  if lease_is_live(base, id, rec, now) then
-    return { "held" }
   end
 end
 
@@ -44,10 +41,15 @@ if not rec or is_terminal(rec) then
   leave(base, id, rec or { status = "gone" })
   return { "dropped" }
 end
+hold(base, id, rec)
 if replay then
-  redis.call("HSET", KEYS[1], "lease_until", ms(now + ARGV[5]))
-  set_lease(base, id, rec.fence, claim_id, ARGV[5])
+  local ends = lease_end(rec, now, ARGV[5], true)
+  redis.call("HSET", KEYS[1], "lease_until", ms(ends))
+  set_lease(base, id, rec.fence, claim_id, ends - now, ends)
   return { "claimed", unpack(redis.call("HGETALL", KEYS[1])) }
+end
+if lease_is_live(base, id, rec, now) then
+  return { "held" }
 end
 if rec.cancel_requested == "1" then
   verdict(base, id, rec, "cancelled", { "error_code", "cancelled" }, now, retention.result, retention.tombstone)
@@ -68,9 +70,9 @@ local claims, stop = count_of(rec, "claims") + 1, now + ARGV[6]
 if rec.deadline and tonumber(rec.deadline) < stop then
   stop = tonumber(rec.deadline)
 end
-local fence = ms(count_of(rec, "fence") + 1)
+local ends, fence = lease_end(rec, now, ARGV[5], false), ms(count_of(rec, "fence") + 1)
 redis.call("HSET", KEYS[1], "status", "processing", "fence", fence, "claim_id", claim_id, "owner", ARGV[3],
-  "owner_client", ARGV[4], "started_at", ms(now), "lease_until", ms(now + ARGV[5]), "execute_until", ms(stop),
+  "owner_client", ARGV[4], "started_at", ms(now), "lease_until", ms(ends), "execute_until", ms(stop),
   "claims", claims)
 if claims == 1 then
   redis.call("HSET", KEYS[1], "queue_wait_ms", ms(now - math.max(count_of(rec, "created_at"), count_of(rec, "not_before"))))
@@ -79,6 +81,6 @@ redis.call("HDEL", KEYS[1], "returned", "return_to")
 redis.call("ZREM", base .. ":waiting", id)
 redis.call("ZREM", base .. ":deadlines", id)
 redis.call("ZREM", base .. ":missing", id)
-set_lease(base, id, fence, claim_id, ARGV[5])
+set_lease(base, id, fence, claim_id, ends - now, ends)
 changed(base, id)
 return { "claimed", unpack(redis.call("HGETALL", KEYS[1])) }

@@ -12,7 +12,7 @@
 -- ARGV[8]  now            test clock in ms; "" means the server's clock
 --
 -- Returns  {"completed"} {"cancelled"} {"failed"}  this verdict is recorded; a repeat answers the same
---          {"lost"}   not the current claim, or another verdict was reached; nothing changed
+--          {"lost"}   not the current claim, or another verdict was reached: then a duplicate is counted, no more
 --
 -- Invariant  One verdict per generation (G3). Valid while pending again and unclaimed: the work is valid (G4).
 -- @include record
@@ -29,18 +29,20 @@ local word = settled_word(rec, "complete", ARGV[2], ARGV[3])
 if word then
   return { word }
 end
-if is_terminal(rec) then
-  return { "lost" }
-end
+local late = is_terminal(rec)
 if foreign then
   if rec.status == "processing" and rec.claim_id ~= "foreign" then
     return { "lost" }
   end
-elseif not owns(rec, ARGV[2], ARGV[3]) then
+elseif not late and not owns(rec, ARGV[2], ARGV[3]) then
   return { "lost" }
 end
 
 -- writes
+if late then
+  redis.call("HINCRBY", base .. ":state", "duplicates", 1)
+  return { "lost" }
+end
 local status, fields = ARGV[4], {}
 if rec.cancel_requested == "1" then
   status = "cancelled"

@@ -29,9 +29,10 @@ for _, id in ipairs(due) do
       put_back(base, id, rec)
     else
       if rec.return_to == "tail" then
-        redis.call("HSET", "job:" .. id, "seq", redis.call("HINCRBY", base .. ":state", "seq", 1))
+        rec.queued_at = ms(now)
+        redis.call("HSET", "job:" .. id, "queued_at", rec.queued_at, "seq", redis.call("HINCRBY", base .. ":state", "seq", 1))
       end
-      enter(base, id, rec, rec.return_to == "tail")
+      enter(base, id, rec, rec.return_to == "tail", now)
     end
     redis.call("HDEL", "job:" .. id, "return_to")
     changed(base, id)

@@ -22,20 +22,22 @@ end
 if rec.generation == ms(ARGV[2] + 1) then
   return { "redriven" }
 end
-if rec.generation ~= ARGV[2] or rec.status ~= "failed" or redis.call("LPOS", base .. ":deadletter", id) == false then
+if rec.generation ~= ARGV[2] or rec.status ~= "failed" or not is_buried(base, id, rec) then
   return { "over", rec.status }
 end
 
 -- writes
-redis.call("LREM", base .. ":deadletter", 0, id)
+local now = now_ms(ARGV[3])
+dig_up(base, id, rec)
 redis.call("DEL", KEYS[1] .. ":gone")
 redis.call("PERSIST", KEYS[1])
 redis.call("HDEL", KEYS[1], "claim_id", "settled", "finished_at", "expires_at", "error_code", "error_message",
   "http_status", "processing_ms", "started_at", "owner", "owner_client", "execute_until", "cancel_requested", "not_before")
 redis.call("HSET", KEYS[1], "status", "pending", "generation", ms(ARGV[2] + 1), "fence", ms(count_of(rec, "fence") + 1),
-  "claims", 0, "reaps", 0, "failures", 0, "seq", redis.call("HINCRBY", base .. ":state", "seq", 1))
+  "claims", 0, "reaps", 0, "failures", 0, "seq", redis.call("HINCRBY", base .. ":state", "seq", 1),
+  "queued_at", ms(now))
 redis.call("ZADD", base .. ":jobs", rec.created_at or "0", id)
-rec.not_before, rec.status = nil, "pending"
-admit_in_order(base, id, rec, now_ms(ARGV[3]))
+rec.not_before, rec.status, rec.queued_at = nil, "pending", ms(now)
+admit_in_order(base, id, rec, now)
 changed(base, id)
 return { "redriven" }

@@ -22,8 +22,10 @@ if not rec or rec.status ~= "processing" or not owns(rec, ARGV[2], ARGV[3]) then
 end
 
 -- writes
-set_lease(KEYS[2], id, ARGV[2], ARGV[3], ARGV[4])
-redis.call("HSET", KEYS[1], "lease_until", ms(now_ms(ARGV[6]) + ARGV[4]))
+local now = now_ms(ARGV[6])
+local ends = lease_end(rec, now, ARGV[4], true)
+set_lease(KEYS[2], id, ARGV[2], ARGV[3], ends - now, ends)
+redis.call("HSET", KEYS[1], "lease_until", ms(ends))
 if ARGV[5] ~= "" then
   redis.call("HSET", KEYS[1], "owner_client", ARGV[5])
 end

@@ -1,5 +1,4 @@
--- Where a job of the list transport stands. Every transport has these functions under the same names:
--- is_held, lease_is_live, set_lease, drop_lease, leave, enter, put_back, waiting_count.
+-- Where a job of the list transport stands. Every transport has these functions under the same names (docs/transports.md).
 
 -- waiting_key(base): a paused queue keeps its waiting entries where neither a pop nor KEDA sees them.
 local function waiting_key(base)
@@ -12,6 +11,19 @@ end
 -- is_held(base, id): some relay has moved the entry.
 local function is_held(base, id)
   return redis.call("LPOS", base .. ":processing", id) ~= false
+end
+
+-- is_offered(base, id): a claim may have it. BLMOVE has moved it before.
+local function is_offered(base, id)
+  return is_held(base, id)
+end
+
+-- hold(base, id, rec): what BLMOVE did.
+local function hold() end
+
+-- lease_end(rec, now, lease_ms, renewing): until when a lease granted now lasts.
+local function lease_end(_, now, lease_ms)
+  return now + lease_ms
 end
 
 -- lease_is_live(base, id, rec, now): our own claims are judged by the record, so that a late DEL of a foreign
@@ -61,7 +73,7 @@ local function is_waiting(base, id)
     or redis.call("LPOS", base .. ":paused", id) ~= false
 end
 
--- enter(base, id, rec, at_tail): among those that wait; priority at the head, unless it comes back from a retry.
+-- enter(base, id, rec, at_tail, now): among those that wait; priority at the head, unless it comes back from a retry.
 local function enter(base, id, rec, at_tail)
   if rec.priority == "true" and not at_tail then
     redis.call("LPUSH", waiting_key(base), id)
@@ -102,3 +114,28 @@ local function waiting_count(base)
     + redis.call("ZCARD", base .. ":delayed")
     + tonumber(redis.call("HGET", base .. ":state", "ordered") or "0")
 end
+
+-- hide_waiting(base), show_waiting(base): a pause and its end, in one step. What an operator put into pending meanwhile
+-- is ahead.
+local function hide_waiting(base)
+  if redis.call("EXISTS", base .. ":paused") == 0 then
+    if redis.call("EXISTS", base .. ":pending") == 1 then
+      redis.call("RENAME", base .. ":pending", base .. ":paused")
+    end
+    return
+  end
+  while redis.call("LMOVE", base .. ":pending", base .. ":paused", "RIGHT", "LEFT") do
+  end
+end
+
+local function show_waiting(base)
+  if redis.call("EXISTS", base .. ":paused") == 1 then
+    hide_waiting(base)
+    redis.call("RENAME", base .. ":paused", base .. ":pending")
+  end
+end
+
+-- note_verdict(base, id, rec, status, payload): what a transport's own readers are told; lists have none.
+local function note_verdict() end
+
+-- @include deadletter

@@ -24,8 +24,9 @@ local function verdict(base, id, rec, status, fields, now, retain_ms, tombstone_
       problem = fields[i + 1]
     end
   end
-  redis.call("PUBLISH", "jobs:" .. model .. ":completed",
-    cjson.encode({ job_id = id, status = status, result_key = result, error = problem }))
+  local payload = cjson.encode({ job_id = id, status = status, result_key = result, error = problem })
+  note_verdict(base, id, rec, status, payload)
+  redis.call("PUBLISH", "jobs:" .. model .. ":completed", payload)
   redis.call("PUBLISH", "job:" .. id .. ":done", status)
 end
 
@@ -42,7 +43,7 @@ local function end_dead_claim(base, id, rec, cause, max_reaps, now, retention, k
     verdict(base, id, rec, "failed", { "error_code", "worker_lost", "error_message",
       "its worker died " .. reaps .. " times, last: " .. cause, "last_exit", cause, "reaps", reaps }, now,
       retention.deadletter, retention.tombstone)
-    redis.call("RPUSH", base .. ":deadletter", id)
+    bury(base, id, rec)
     return "deadletter"
   end
   redis.call("HSET", "job:" .. id, "reaps", reaps, "last_exit", cause)

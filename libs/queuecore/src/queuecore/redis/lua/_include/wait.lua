@@ -24,7 +24,7 @@ local function admit(base, id, rec, now)
     delay(base, id, rec, count_of(rec, "not_before"), "entry")
   else
     note_waiting(base, id, rec)
-    enter(base, id, rec, false)
+    enter(base, id, rec, false, now)
   end
 end
 
@@ -94,22 +94,11 @@ local function pause_queue(base, reason, until_ms)
   else
     redis.call("HDEL", state, "paused_until")
   end
-  if redis.call("EXISTS", base .. ":paused") == 0 then
-    if redis.call("EXISTS", base .. ":pending") == 1 then
-      redis.call("RENAME", base .. ":pending", base .. ":paused")
-    end
-    return
-  end
-  while redis.call("LMOVE", base .. ":pending", base .. ":paused", "RIGHT", "LEFT") do
-  end
+  hide_waiting(base)
 end
 
--- resume_queue(base): what an operator put into pending meanwhile is ahead.
+-- resume_queue(base): what waited can run again.
 local function resume_queue(base)
   redis.call("HDEL", base .. ":state", "paused", "paused_until", "breaker")
-  if redis.call("EXISTS", base .. ":paused") == 1 then
-    while redis.call("LMOVE", base .. ":pending", base .. ":paused", "RIGHT", "LEFT") do
-    end
-    redis.call("RENAME", base .. ":paused", base .. ":pending")
-  end
+  show_waiting(base)
 end
