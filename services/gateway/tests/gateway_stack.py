@@ -20,6 +20,7 @@ from queuecore.config import Config, parse_config, queue_limits
 from queuecore.job import result_key
 from queuecore.names import new_claim_id
 from queuecore.settings import CommonSettings
+from queuecore.telemetry.tracing import Tracer
 from queuecore.testing.blobs import MemoryStore
 from queuecore.testing.clock import ManualClock
 from queuecore.testing.memory import MemoryQueue
@@ -109,7 +110,11 @@ MakeStack = Callable[..., Awaitable[Stack]]
 
 @asynccontextmanager
 async def open_stack(
-    store: BlobStore | None = None, models: str = MODELS, queue: MemoryQueue | None = None, **settings: Any
+    store: BlobStore | None = None,
+    models: str = MODELS,
+    queue: MemoryQueue | None = None,
+    tracer: Tracer | None = None,
+    **settings: Any,
 ) -> AsyncGenerator[Stack, None]:
     """A stack of its own; ``settings`` are those of the gateway."""
     given: dict[str, Any] = {"auth": "none", "port": 0, **settings}
@@ -121,7 +126,7 @@ async def open_stack(
         name: queue.broker(name, queue_limits(model, CommonSettings())) for name, model in config.models.items()
     }
     async with AsyncExitStack() as stack:
-        gateway = build(chosen, config, queue, brokers, store, outboxes=brokers)
+        gateway = build(chosen, config, queue, brokers, store, outboxes=brokers, tracer=tracer or Tracer())
         _ = stack.push_async_callback(gateway.tasks.stop)
         client = httpx.AsyncClient(transport=httpx.ASGITransport(gateway.public), base_url="http://gateway")
         admin = httpx.AsyncClient(transport=httpx.ASGITransport(gateway.admin), base_url="http://localhost")

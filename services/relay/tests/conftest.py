@@ -15,6 +15,7 @@ from queuecore.clock import monotonic
 from queuecore.config import ModelConfig
 from queuecore.job import JobRecord, input_key
 from queuecore.names import new_job_id
+from queuecore.telemetry.tracing import Tracer
 from queuecore.testing.blobs import MemoryStore
 from queuecore.testing.clock import eventually
 from queuecore.testing.memory import MemoryQueue
@@ -74,6 +75,7 @@ class Bench:
         self.stop = asyncio.Event()
         self.progress = Progress()
         self.tally = Tally(MODEL)
+        self.tracer = Tracer()
         self._liveness: list[TaskLiveness] = []
 
     async def submit(self, content: bytes = b"input", **fields: str) -> str:
@@ -112,6 +114,7 @@ class Bench:
             stop=self.stop,
             worker_name="worker",
             tally=self.tally,
+            tracer=self.tracer,
         )
         return await asyncio.wait_for(relay.run(), 30)
 

@@ -21,6 +21,7 @@ from queuecore.errors import BrokerError
 from queuecore.names import new_claim_id
 from queuecore.redis import RedisQueue
 from queuecore.settings import CommonSettings, Secret
+from queuecore.telemetry.tracing import Tracer
 from queuecore.testing.clock import eventually
 from queuecore.testing.proxy import SwallowingProxy
 from queuecore.testing.raw_http import RawExchange, RawHttpServer
@@ -294,6 +295,7 @@ async def test_sigterm_in_the_instant_a_job_arrives_loses_and_delays_none_in_200
             stop=stop,
             worker_name=f"round-{number}",
             tally=Tally("m"),
+            tracer=Tracer(),
         )
         running = asyncio.create_task(relay.run())
         await blocked(yard)

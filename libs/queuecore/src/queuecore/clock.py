@@ -15,6 +15,11 @@ def monotonic() -> float:
     return time.monotonic()
 
 
+def wall_ns() -> int:
+    """The machine's wall clock, epoch nanoseconds: for traces, which show it to people, and for nothing else."""
+    return time.time_ns()
+
+
 async def sleep(seconds: float) -> None:
     """Let other tasks run for ``seconds``."""
     await asyncio.sleep(seconds)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import io
 import json
 import logging
@@ -228,6 +229,37 @@ def test_masking_a_long_hostile_text_is_quick() -> None:
     assert monotonic() - began < 1
 
 
+def test_what_is_bound_is_on_every_line_written_inside_and_on_none_after_it() -> None:
+    stream = written()
+    with logs.bound(job_id="1", trace_id=""):
+        log.info("a library's line")
+        log.info("a line of another job", extra={"event": "job.claimed", "job_id": "2"})
+        with logs.bound(attempt=3, password="secret"):
+            log.info("nested")
+    log.info("after")
+
+    first, own, nested, after = map(json.loads, stream.getvalue().splitlines())
+    assert (first["job_id"], own["job_id"], nested["job_id"]) == ("1", "2", "1")
+    assert (nested["attempt"], nested["password"]) == (3, "***")
+    assert not {"trace_id"} & first.keys()
+    assert not {"job_id", "attempt"} & after.keys()
+
+
+@pytest.mark.anyio
+async def test_what_is_bound_follows_into_tasks_and_threads() -> None:
+    stream = written()
+
+    async def elsewhere() -> None:
+        log.info("in a task")
+        await asyncio.to_thread(log.info, "in a thread")
+
+    with logs.bound(job_id="1"):
+        task = asyncio.create_task(elsewhere())
+    await task
+
+    assert [json.loads(one)["job_id"] for one in stream.getvalue().splitlines()] == ["1", "1"]
+
+
 def test_it_is_cheap_to_import() -> None:
     code = (
         "import sys, json, logging; before = set(sys.modules); import queuecore.telemetry.logs; "
@@ -236,5 +268,5 @@ def test_it_is_cheap_to_import() -> None:
     loaded = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout.split()
 
     assert {name for name in loaded if not name.startswith("queuecore")} <= {
-        "math", "typing", "_typing", "typing.io", "typing.re", "__future__",
+        "math", "typing", "_typing", "typing.io", "typing.re", "__future__", "contextvars", "_contextvars",
     }  # fmt: skip

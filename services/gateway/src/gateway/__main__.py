@@ -22,10 +22,12 @@ from queuecore.settings import CommonSettings, read_settings
 from queuecore.storage import open_store
 from queuecore.telemetry import endpoint, logs, metrics
 from queuecore.telemetry.names import Event
+from queuecore.telemetry.tracing import Tracer
 
 _log = logging.getLogger("gateway")
 
 _LAST_ANSWERS_SECONDS = 5.0
+_LAST_SPANS_SECONDS = 2.0
 
 
 def main() -> int:
@@ -44,7 +46,10 @@ def main() -> int:
 async def _run(common: CommonSettings, settings: GatewaySettings) -> int:
     stop = service.stop_event()
     config = load_config(common.models_file)
+    tracer = Tracer("gateway", common.otel_exporter_otlp_endpoint)
+    tracer.load()
     async with AsyncExitStack() as stack:
+        _ = stack.callback(tracer.close, _LAST_SPANS_SECONDS)
         queue = await open_redis(common, name="gateway")
         _ = stack.push_async_callback(queue.aclose)
         background = await open_redis(common, name="gateway-outbox")
@@ -53,7 +58,8 @@ async def _run(common: CommonSettings, settings: GatewaySettings) -> int:
         await check_server(queue.server)
         store = await open_store(common)
         _ = stack.push_async_callback(store.aclose)
-        gateway = build(settings, config, queue, brokers, store, outboxes=brokers_of(config, background.broker))
+        outboxes = brokers_of(config, background.broker)
+        gateway = build(settings, config, queue, brokers, store, outboxes=outboxes, tracer=tracer)
         _ = stack.push_async_callback(gateway.tasks.stop)
         return await _serve(settings, gateway, stop)
 

@@ -31,6 +31,7 @@ from queuecore.broker import Broker, Server, Signals
 from queuecore.config import Config, ModelConfig
 from queuecore.errors import BrokerError, ConfigurationError
 from queuecore.telemetry.names import Event
+from queuecore.telemetry.tracing import Tracer
 
 _log = logging.getLogger(__name__)
 
@@ -68,6 +69,7 @@ def build(
     store: BlobStore,
     *,
     outboxes: Mapping[str, Broker],
+    tracer: Tracer,
 ) -> Gateway:
     """Put a gateway together and start its background tasks.
 
@@ -83,7 +85,7 @@ def build(
     rates = {name: Rates() for name in brokers}
     waiters = Waiters(settings.max_waiters)
     health = Health(queue.server, store, tasks.ages)
-    edge = Edge(settings, config, brokers, store, waiters, health, authenticate, rates)
+    edge = Edge(settings, config, brokers, store, waiters, health, authenticate, rates, tracer)
     public = Starlette(routes=ROUTES, exception_handlers=dict(HANDLERS))
     public.router.redirect_slashes = False
     public.state.edge = edge

@@ -20,6 +20,7 @@ from queuecore.config import Config
 from queuecore.errors import JobExpired, JobNotFound
 from queuecore.job import JobRecord
 from queuecore.names import is_job_id
+from queuecore.telemetry.tracing import Tracer
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,6 +35,7 @@ class Edge:
     health: Health
     authenticate: Authenticator
     rates: Mapping[str, Rates]
+    tracer: Tracer
 
     async def find(self, tenant: str, service_type: str, job_id: str) -> JobRecord:
         """The tenant's job of this service type.

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Generator
+from contextlib import contextmanager
 from enum import Enum, IntEnum, auto
 from typing import Final, NamedTuple
 
@@ -14,12 +15,15 @@ from queuecore.clock import monotonic
 from queuecore.config import Retries
 from queuecore.errors import ClaimLost
 from queuecore.job import Status
+from queuecore.telemetry import logs
 from queuecore.telemetry.names import Event
+from queuecore.telemetry.tracing import Operation
 from relay.failure import RunFailed, verdict
 from relay.link import Address
 from relay.liveness import Listener, Liveness
 from relay.patience import until_answered
 from relay.tally import Tally
+from relay.trace import Trace
 
 RELEASE_SECONDS: Final = 5.0
 _TIDY_SECONDS: Final = 10.0
@@ -75,6 +79,7 @@ class Attempt:
         limits: Limits,
         tally: Tally,
         *,
+        trace: Trace,
         give_back: set[asyncio.Future[None]],
     ) -> None:
         self._claim = claim
@@ -82,6 +87,7 @@ class Attempt:
         self._liveness = liveness
         self._limits = limits
         self._tally = tally
+        self._trace = trace
         self._give_back = give_back
         self._began = monotonic()
         self._patience_seconds = max(_LEAST_PATIENCE_SECONDS, _PATIENCE_LEASES * broker.limits.lease_ms / 1000)
@@ -99,15 +105,23 @@ class Attempt:
             return lambda: None if outside.done() else outside.set_result(why)
 
         self._liveness.hold(self._claim, Listener(cancelled=end(End.CANCELLED), lost=end(End.LOST)))
-        try:
-            outcome = await self._outcome(store, address, outside)
-            return await self._report(outcome)
-        finally:
-            self._liveness.let_go()
+        with self._followed():
+            try:
+                outcome = await self._outcome(store, address, outside)
+                return await self._report(outcome)
+            finally:
+                self._liveness.let_go()
 
     async def release(self) -> ExitCode:
         """Give the job back without having begun it."""
-        return await self._report(End.GIVEN_BACK)
+        with self._followed():
+            return await self._report(End.GIVEN_BACK)
+
+    @contextmanager
+    def _followed(self) -> Generator[None, None, None]:
+        """Whatever is logged in here names the job; when it ends, so does the span of the run."""
+        with logs.bound(job_id=self._claim.job_id, trace_id=self._trace.submission_id), self._trace.run:
+            yield
 
     # -- run ----------------------------------------------------------------------------------------------------
 
@@ -137,7 +151,7 @@ class Attempt:
     ) -> Result | End:
         from relay.run import Run  # noqa: PLC0415  not needed before the first claim
 
-        run = Run(self._claim, store, address, patience_seconds=self._patience_seconds)
+        run = Run(self._trace.handed_on(), store, address, patience_seconds=self._patience_seconds)
         task = asyncio.create_task(run.result())
         _ = await asyncio.wait(
             {task, outside, *self._give_back}, timeout=limit_seconds, return_when=asyncio.FIRST_COMPLETED
@@ -162,6 +176,8 @@ class Attempt:
 
     async def _report(self, outcome: Result | Failure | End) -> ExitCode:
         claim = self._claim
+        if isinstance(outcome, Failure):
+            self._trace.run.fail(outcome.code)
         match outcome:
             case Result():
                 return await self._tell("complete", lambda: self._broker.complete(claim, outcome), outcome)
@@ -173,10 +189,15 @@ class Attempt:
                 return await self._tell("release", lambda: self._broker.release(claim), None)
 
     async def _tell(
-        self, verb: str, call: Callable[[], Awaitable[Status]], outcome: Result | Failure | None
+        self, verb: Operation, call: Callable[[], Awaitable[Status]], outcome: Result | Failure | None
     ) -> ExitCode:
         """Report until it is known to be recorded, or refused, or pointless."""
-        task = asyncio.ensure_future(until_answered(call, within_seconds=self._patience_seconds))
+
+        async def told() -> Status:
+            with self._trace.verdict(verb):
+                return await until_answered(call, within_seconds=self._patience_seconds)
+
+        task = asyncio.create_task(told())
         _ = await asyncio.wait({task, *self._give_back}, return_when=asyncio.FIRST_COMPLETED)
         _ = await asyncio.wait({task}, timeout=RELEASE_SECONDS)
         if not task.done():
@@ -192,6 +213,7 @@ class Attempt:
             return self._lost(verb)
         released = verb == "release" and status is Status.PENDING
         self._tally.count("RUNS", "released" if released else status)
+        self._trace.run.set("relayq.status", str(status))
         _log.info(
             "gave the job back" if released else f"the job is {status}",
             extra={
@@ -205,6 +227,7 @@ class Attempt:
 
     def _lost(self, verb: str) -> ExitCode:
         self._tally.count("RUNS", "lost")
+        self._trace.run.fail(ClaimLost.code)
         self._tally.count("FENCED_REFUSALS", verb)
         _log.warning(
             "the claim is somebody else's now; nothing was written",

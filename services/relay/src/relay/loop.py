@@ -10,10 +10,12 @@ from typing import Any, Final, TypeVar
 
 from queuecore.blobs import BlobStore
 from queuecore.broker import Breaker, Broker, Claim, Worker
-from queuecore.clock import monotonic, sleep
+from queuecore.clock import monotonic, sleep, wall_ns
 from queuecore.config import ModelConfig
 from queuecore.names import new_claim_id
+from queuecore.telemetry import logs
 from queuecore.telemetry.names import Event
+from queuecore.telemetry.tracing import Tracer, trace_id
 from relay.attempt import Attempt, ExitCode, Limits
 from relay.link import Address
 from relay.liveness import Liveness
@@ -22,6 +24,7 @@ from relay.progress import Progress
 from relay.readiness import wait_until_ready
 from relay.settings import RelaySettings
 from relay.tally import Tally
+from relay.trace import Trace
 
 BROKEN_SECONDS: Final = 60.0  # Redis unreachable for so long while nothing is claimed: end, and let others decide
 _SUBSCRIBED_SECONDS: Final = 2.0
@@ -50,6 +53,7 @@ class Relay:
         stop: asyncio.Event,
         worker_name: str,
         tally: Tally,
+        tracer: Tracer,
     ) -> None:
         self._settings = settings
         self._broker = broker
@@ -59,6 +63,7 @@ class Relay:
         self._stop = stop
         self._worker_name = worker_name
         self._tally = tally
+        self._tracer = tracer
         self._address = Address.parse(settings.inference_url)
         self._limits = Limits(
             config.execution_timeout_seconds or settings.execution_timeout_seconds,
@@ -97,6 +102,7 @@ class Relay:
                 ready = bool(await self._unless_stopped(self._ready()))
                 continue
             self._progress.enter("waiting for a job", serving=True)
+            asked_ns = wall_ns()
             claim = await self._next_claim()
             if claim is None:
                 break
@@ -107,6 +113,7 @@ class Relay:
                 self._liveness,
                 self._limits,
                 self._tally,
+                trace=Trace(self._tracer, claim, asked_ns),
                 give_back={drained, self._progress.broken},
             )
             if self._ending:
@@ -186,13 +193,14 @@ class Relay:
             return None
         claim = waiting.result()
         if claim is not None:
-            _log.info(
-                "claimed a job",
-                extra={
-                    "event": Event.JOB_CLAIMED, "job_id": claim.job_id, "attempt": claim.record.claims,
-                    "fence": claim.fence, "claim_id": claim.claim_id,
-                },
-            )  # fmt: skip
+            with logs.bound(trace_id=trace_id(claim.record.traceparent)):
+                _log.info(
+                    "claimed a job",
+                    extra={
+                        "event": Event.JOB_CLAIMED, "job_id": claim.job_id, "attempt": claim.record.claims,
+                        "fence": claim.fence, "claim_id": claim.claim_id,
+                    },
+                )  # fmt: skip
         elif not self._ending:
             _log.info("no job came in time", extra={"event": Event.QUEUE_EMPTY})
         return claim

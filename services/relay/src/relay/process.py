@@ -23,6 +23,7 @@ from queuecore.service import stop_event
 from queuecore.settings import CommonSettings, read_settings
 from queuecore.telemetry import logs
 from queuecore.telemetry.names import Event
+from queuecore.telemetry.tracing import Tracer
 from relay.attempt import ExitCode
 from relay.health import Vitals
 from relay.liveness import Keeper, LivenessThread
@@ -34,6 +35,7 @@ from relay.tally import Tally
 
 # What a run needs and the first claim does not: loaded in a thread while the model gets ready or the pop waits.
 _LATE_MODULES: Final = ("queuecore.storage", "relay.run")
+_LAST_SPANS_SECONDS: Final = 1.5  # what a dead collector may cost at the end; the verdict is out by then
 _log = logging.getLogger(__name__)
 
 
@@ -64,6 +66,7 @@ async def serve(environ: Mapping[str, str]) -> ExitCode:
     logs.configure("relay", common.log_level, common.log_format)
     model = _model(settings, common)
     tally = Tally(settings.model)
+    tracer = Tracer("relay", common.otel_exporter_otlp_endpoint, timeout_seconds=_LAST_SPANS_SECONDS)
     name = f"{socket.gethostname()}:{os.getpid()}:{secrets.token_hex(3)}"
     progress = Progress()
 
@@ -73,7 +76,7 @@ async def serve(environ: Mapping[str, str]) -> ExitCode:
 
     liveness = LivenessThread(open_keeper, progress.break_off)
     queue = await open_redis(common, name=f"relayq-relay:{os.getpid()}")
-    late = _Late(settings, common, Vitals(progress, liveness), progress, tally)
+    late = _Late(settings, common, Vitals(progress, liveness), progress, tally, tracer=tracer)
     relay = Relay(
         settings,
         model,
@@ -84,9 +87,13 @@ async def serve(environ: Mapping[str, str]) -> ExitCode:
         stop=stop,
         worker_name=name,
         tally=tally,
+        tracer=tracer,
     )
     _log.info("started", extra={"event": Event.SERVICE_STARTED, "model": settings.model, "worker": name})
-    return await relay.run()
+    try:
+        return await relay.run()
+    finally:
+        tracer.close(_LAST_SPANS_SECONDS)
 
 
 def _model(settings: RelaySettings, common: CommonSettings) -> ModelConfig:
@@ -102,13 +109,21 @@ class _Late:
     """What is loaded while the model gets ready or the pop waits."""
 
     def __init__(
-        self, settings: RelaySettings, common: CommonSettings, vitals: Vitals, progress: Progress, tally: Tally
+        self,
+        settings: RelaySettings,
+        common: CommonSettings,
+        vitals: Vitals,
+        progress: Progress,
+        tally: Tally,
+        *,
+        tracer: Tracer,
     ) -> None:
         self._settings = settings
         self._common = common
         self._vitals = vitals
         self._progress = progress
         self._tally = tally
+        self._tracer = tracer
         self._rest: asyncio.Task[None] | None = None
 
     async def store(self) -> BlobStore:
@@ -127,6 +142,7 @@ class _Late:
             await store.connect()
         if self._settings.metrics_port:
             await asyncio.to_thread(self._start_endpoint)
+        await asyncio.to_thread(self._tracer.load)
 
     def _start_endpoint(self) -> None:
         from queuecore.telemetry.endpoint import serve as listen  # noqa: PLC0415  not needed before the first claim

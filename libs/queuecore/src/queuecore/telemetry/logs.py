@@ -2,7 +2,7 @@
 
 ``configure(service, level, format)`` once, in ``__main__``; everywhere else the standard
 ``logging.getLogger(__name__)`` with ``extra={"event": Event.JOB_CLAIMED, "job_id": …}``. A JSON line holds
-``ts level service event message`` and the bound fields.
+``ts level service event message``, what ``bound`` has bound, and the line's own fields.
 
 Secrets do not pass: fields whose name says secret, passwords and query strings in URLs, Authorization headers and
 `key=value` pairs are masked, in exception texts too. A claim_id shows its first 8 characters. Values are cut at
@@ -19,7 +19,10 @@ import math
 import re
 import sys
 import time
-from collections.abc import Mapping
+from collections.abc import Generator, Mapping
+from contextlib import contextmanager
+from contextvars import ContextVar
+from types import MappingProxyType
 from typing import Final, TextIO
 
 LONGEST_TEXT: Final = 8_192
@@ -52,6 +55,22 @@ _MASKS: Final[tuple[tuple[re.Pattern[str], str], ...]] = (
 _CHATTY: Final = (
     "aiobotocore", "asyncio", "boto3", "botocore", "httpcore", "httpx", "s3transfer", "urllib3", "uvicorn.access",
 )  # fmt: skip
+
+
+_bound: Final[ContextVar[Mapping[str, object]]] = ContextVar("bound", default=MappingProxyType({}))
+
+
+@contextmanager
+def bound(**fields: object) -> Generator[None, None, None]:
+    """Put ``fields`` on every line written in here, by whatever module, and by tasks that begin in here.
+
+    Empty ones are left out; a line's own field of that name wins.
+    """
+    token = _bound.set({**_bound.get(), **{name: value for name, value in fields.items() if value not in {"", None}}})
+    try:
+        yield
+    finally:
+        _bound.reset(token)
 
 
 def mask(text: str) -> str:
@@ -108,7 +127,7 @@ class _Formatter(logging.Formatter):
         }
         if not event:
             fields["logger"] = record.name
-        for name, value in vars(record).items():
+        for name, value in {**_bound.get(), **vars(record)}.items():
             if name not in _STANDARD and name not in fields:
                 fields[name] = _clean(name, value)
         if record.exc_info and record.exc_info[0]:

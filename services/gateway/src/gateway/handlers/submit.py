@@ -21,7 +21,7 @@ from queuecore.broker import Broker, NewJob, Submitted
 from queuecore.errors import BlobError, BrokerError, BrokerUnavailable, OutcomeUnknown, QueueCoreError, QueueFull
 from queuecore.job import JobRecord, input_key
 from queuecore.names import new_job_id
-from queuecore.telemetry import metrics
+from queuecore.telemetry import logs, metrics
 from queuecore.telemetry.names import Event
 
 _log = logging.getLogger(__name__)
@@ -48,6 +48,7 @@ async def submit(request: Request) -> Response:
 
 
 async def _submit(edge: Edge, request: Request) -> Response:
+    began_ns = clock.wall_ns()
     tenant = edge.authenticate(request.headers)
     if "idempotency-key" in request.headers:
         # To take the key and not keep its promise would be worse.
@@ -67,15 +68,18 @@ async def _submit(edge: Edge, request: Request) -> Response:
     if accepted is None:
         raise RuntimeError("the store did not read the upload to its end")
     model = accepted.submission.model
-    fields = _fields(accepted, tenant, key) | {"traceparent": traceparent(request.headers.get("traceparent"))}
-    record = await _record(edge, job_id, accepted, fields)
+    context = traceparent(request.headers.get("traceparent"))
+    with edge.tracer.start("submit", model, job_id=job_id, parent=context, started_ns=began_ns) as span:
+        fields = _fields(accepted, tenant, key) | {"traceparent": span.traceparent}
+        record = await _record(edge, job_id, accepted, fields)
     metrics.JOBS_SUBMITTED.labels(model).inc()
     edge.rates[model].submitted.tick()
     metrics.UPLOAD_BYTES.labels(model).inc(accepted.size)
-    _log.info(
-        "job submitted",
-        extra={"event": Event.JOB_SUBMITTED, "job_id": job_id, "model": model, "input_bytes": accepted.size},
-    )
+    with logs.bound(trace_id=span.trace_id):
+        _log.info(
+            "job submitted",
+            extra={"event": Event.JOB_SUBMITTED, "job_id": job_id, "model": model, "input_bytes": accepted.size},
+        )
     document = status_document(record)
     return json_answer(202, document, {"location": path_of(record), "etag": etag_of(document)})
 
