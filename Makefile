@@ -101,6 +101,11 @@ lock: .venv/.ready
 chart: .venv/.ready
 	sh charts/check.sh
 
+## e2e/k8s: the chart in a cluster with KEDA: scale from zero, kill, upgrade, uninstall (tests/e2e_k8s says what it needs)
+.PHONY: e2e/k8s
+e2e/k8s: .venv/.ready
+	E2E_K8S=1 $(BIN)/pytest -v -rP tests/e2e_k8s
+
 ## bench: the benchmark table (docs/benchmarks.md says what it measures)
 .PHONY: bench
 bench: .venv/.ready
