@@ -4,11 +4,14 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator, Callable, Iterator
 from pathlib import Path
+from typing import Final
 
 import pytest
 
 from queuecore.testing.servers import ValkeyProcess
 from queuecore.testing.yard import Mock, Yard
+
+_told: Final[list[str]] = []
 
 
 @pytest.fixture(scope="session")
@@ -23,6 +26,29 @@ def mock() -> Iterator[Mock]:
         yield server
 
 
+@pytest.fixture(scope="session")
+def s3() -> Iterator[S3Server]:
+    if s3_binary() is None:
+        reason = "no S3 server: `make tools/versitygw` builds one (it needs Go)"
+        if os.environ.get("CI") == "true":
+            pytest.fail(reason)
+        pytest.skip(reason)
+    with S3Server() as server:
+        server.make_bucket("jobs")
+        yield server
+
+
+@pytest.fixture
+async def s3_store(s3: S3Server, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[tuple[BlobStore, dict[str, str]]]:
+    """An encrypted store on a real S3 server, and what makes a process open the same."""
+    environ = s3.environ | {"BLOBS_URL": f"s3://jobs/{uuid.uuid4()}", "ENCRYPTION_KEYS": f"k1:{KEY}"}
+    for name, value in s3.environ.items():
+        monkeypatch.setenv(name, value)
+    store = await open_store(read_settings(CommonSettings, environ))
+    yield store, environ
+    await store.aclose()
+
+
 @pytest.fixture
 async def yard(valkey: ValkeyProcess, mock: Mock, tmp_path: Path) -> AsyncIterator[Yard]:
     made = Yard(valkey, mock, tmp_path)
@@ -32,7 +58,14 @@ async def yard(valkey: ValkeyProcess, mock: Mock, tmp_path: Path) -> AsyncIterat
 
 
 @pytest.fixture
-def tell(request: pytest.FixtureRequest) -> Callable[[str], None]:
-    """A line for whoever watches the run: what was measured."""
-    reporter = request.config.pluginmanager.get_plugin("terminalreporter")
-    return lambda text: reporter.write_line(f"  {text}") if reporter else None
+def tell() -> Callable[[str], None]:
+    """A line for the end of the report: what was measured."""
+    return _told.append
+
+
+def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
+    """What tests told."""
+    if _told:
+        terminalreporter.section("measured")
+        for line in _told:
+            terminalreporter.write_line(line)

@@ -125,11 +125,11 @@ async def check_server(server: Server) -> None:
     if wrong := policy_problem(facts):
         raise ConfigurationError(f"REDIS_URL: {wrong}")
     level = logging.WARNING if facts.appendonly is False else logging.INFO
-    _log.log(level, "durability: %s", durability(facts), extra={"event": Event.SERVICE_STARTED})
+    _log.log(level, "durability: %s", durability(facts), extra={"event": Event.SERVER_CHECKED})
     if not facts.maxmemory_policy:
         _log.warning(
             "Redis does not tell its maxmemory-policy: see to it that it is noeviction",
-            extra={"event": Event.SERVICE_STARTED},
+            extra={"event": Event.SERVER_CHECKED},
         )
 
 

@@ -49,6 +49,7 @@ class Event(StrEnum):
     QUEUE_PURGED = "queue.purged"
     QUEUE_RESUMED = "queue.resumed"
     REQUEST_REFUSED = "request.refused"
+    SERVER_CHECKED = "server.checked"
     SERVICE_FAILED = "service.failed"
     SERVICE_STARTED = "service.started"
     SERVICE_STOPPED = "service.stopped"

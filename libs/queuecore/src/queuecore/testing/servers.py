@@ -136,6 +136,11 @@ class S3Server:
             "AWS_REGION": "us-east-1",
         }
 
+    @property
+    def data_directory(self) -> Path:
+        """Where the buckets are, one directory each."""
+        return self._root / "buckets"
+
     def make_bucket(self, name: str) -> None:
         """A bucket is a directory of the server's root."""
         (self._root / "buckets" / name).mkdir(exist_ok=True)

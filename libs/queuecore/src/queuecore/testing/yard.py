@@ -21,6 +21,7 @@ from typing import Any, Final, Self, TypeVar
 
 import msgspec
 
+from queuecore.blobs import BlobStore
 from queuecore.broker import Broker, NewJob
 from queuecore.config import parse_config
 from queuecore.job import JobRecord, Status, input_key
@@ -180,17 +181,26 @@ class Yard:
     """One queue, one store, and the processes around them. ``model`` keeps yards on one server apart."""
 
     def __init__(
-        self, server: ValkeyProcess, mock: Mock, directory: Path, *, model: str = "m", lease_seconds: int = 60
+        self,
+        server: ValkeyProcess,
+        mock: Mock,
+        directory: Path,
+        *,
+        model: str = "m",
+        lease_seconds: int = 60,
+        store: tuple[BlobStore, Mapping[str, str]] | None = None,
     ) -> None:
+        """``store`` is another one than a plain directory, and the environment that makes processes open it."""
         self.model, self.mock, self.directory, self.lease_seconds = model, mock, directory, lease_seconds
         self._server = server
         directory.mkdir(exist_ok=True, parents=True)
         self.models_file = directory / "models.yaml"
         text = "models:" + MODEL_TEXT.format(name=model, lease=lease_seconds)
         _ = self.models_file.write_text(text, "utf-8")
-        self.common = CommonSettings(redis_url=Secret(server.url), models_file=str(self.models_file))
         (directory / "blobs").mkdir(exist_ok=True)
-        self.store = DirectoryStore(directory / "blobs")
+        self.common = CommonSettings(redis_url=Secret(server.url), models_file=str(self.models_file))
+        plain = DirectoryStore(directory / "blobs"), {"BLOBS_URL": (directory / "blobs").as_uri()}
+        self.store, self.store_environ = store or plain
         self.link = Link(self.common, name="yard")
         self.queue = RedisQueue(self.common, name="yard")
         self.config = parse_config(text).models[model]
@@ -207,9 +217,9 @@ class Yard:
         }
         return inherited | {
             "REDIS_URL": self._server.url,
-            "BLOBS_URL": (self.directory / "blobs").as_uri(),
             "MODELS_FILE": str(self.models_file),
             "PYTHONUNBUFFERED": "1",
+            **self.store_environ,
         }
 
     async def flush(self) -> None:
@@ -218,6 +228,12 @@ class Yard:
 
     async def submit(self, content: bytes = b"hello", **params: object) -> str:
         """A job of the echo model with this input; params are the mock's instructions."""
+        job = await self.prepare(content, **params)
+        _ = await self.broker.submit(job)
+        return job.id
+
+    async def prepare(self, content: bytes = b"hello", **params: object) -> NewJob:
+        """The same, its input stored and not submitted yet."""
         job_id = new_job_id()
         _ = await self.store.put(input_key(job_id), _once(content))
         fields = {
@@ -231,8 +247,7 @@ class Yard:
             "input_content_type": "application/octet-stream",
             "params": msgspec.json.encode(params).decode(),
         }
-        _ = await self.broker.submit(NewJob(id=job_id, fields=fields))
-        return job_id
+        return NewJob(id=job_id, fields=fields)
 
     async def start(
         self,
