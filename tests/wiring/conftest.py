@@ -2,15 +2,22 @@
 
 from __future__ import annotations
 
+import base64
+import os
+import uuid
 from collections.abc import AsyncIterator, Callable, Iterator
 from pathlib import Path
 from typing import Final
 
 import pytest
 
-from queuecore.testing.servers import ValkeyProcess
+from queuecore.blobs import BlobStore
+from queuecore.settings import CommonSettings, read_settings
+from queuecore.storage import open_store
+from queuecore.testing.servers import S3Server, ValkeyProcess, s3_binary
 from queuecore.testing.yard import Mock, Yard
 
+KEY: Final = base64.b64encode(bytes(range(32))).decode()
 _told: Final[list[str]] = []
 
 
