@@ -69,6 +69,7 @@ async def waiting(yard: Yard, relay: Process) -> None:
     name = f"name=relayq-relay:{relay.pid} "
 
     async def popping() -> bool:
+        assert "job.claimed" not in relay.events, relay.log.read_text("utf-8")
         clients: str = await yard.link.call("CLIENT", "LIST")
         return any(name in line and "cmd=blmove" in line for line in clients.splitlines())
 
