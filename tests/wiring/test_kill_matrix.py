@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import asyncio
 import signal
+from collections.abc import Callable
 from pathlib import Path
 
 import anyio
 import pytest
 
+from queuecore.blobs import BlobStore
 from queuecore.testing.clock import eventually
 from queuecore.testing.requirement import requirement
 from queuecore.testing.servers import ValkeyProcess
@@ -33,22 +35,47 @@ async def passed_points(yard: Yard, module: str, **environ: str) -> list[str]:
 @requirement("run:kill:one-verdict-at-every-step", "result:complete:winners-bytes")
 async def test_a_relay_killed_at_any_call_leaves_one_verdict(valkey: ValkeyProcess, mock: Mock, tmp_path: Path) -> None:
     first = Yard(valkey, mock, tmp_path / "first", model="first")
-    await first.flush()
-    _ = await first.finished_by_a_relay(CONTENT)  # from now on the server knows the scripts
-    job_id = await first.submit(CONTENT)
-    points = list(dict.fromkeys(await passed_points(first, "relay")))
-    _ = await first.check_one_good_end(job_id, CONTENT)
-    await first.aclose()
+    points = await points_of_a_job(first)
     kinds = {point.split("#")[0] for point in points}
     assert {"redis BLMOVE", "redis EVALSHA", "http send", "http receive", "store open", "store read"} <= kinds, kinds
     assert len(points) > 30
+    await kill_at_each(points, lambda number: Yard(valkey, mock, tmp_path / f"p{number}", model=f"p{number}"))
 
+
+@pytest.mark.s3
+@pytest.mark.timeout(600)
+@requirement("run:kill:one-verdict-at-every-step", "result:complete:winners-bytes")
+async def test_the_same_with_encrypted_objects_on_s3(
+    valkey: ValkeyProcess, mock: Mock, tmp_path: Path, s3_store: tuple[BlobStore, dict[str, str]]
+) -> None:
+    first = Yard(valkey, mock, tmp_path / "first", model="first", store=s3_store)
+    points = await points_of_a_job(first)
+    assert {"store GetObject", "store PutObject"} <= {point.split("#")[0] for point in points}, points
+    # The points of Redis and of the model are those of the test above; here, all of the store and the verdict.
+    chosen = [point for point in points if point.startswith(("store", "redis EVALSHA"))]
+    await kill_at_each(
+        chosen, lambda number: Yard(valkey, mock, tmp_path / f"p{number}", model=f"p{number}", store=s3_store)
+    )
+
+
+async def points_of_a_job(yard: Yard) -> list[str]:
+    await yard.flush()
+    _ = await yard.finished_by_a_relay(CONTENT)  # from now on the server knows the scripts
+    job_id = await yard.submit(CONTENT)
+    points = list(dict.fromkeys(await passed_points(yard, "relay")))
+    _ = await yard.check_one_good_end(job_id, CONTENT)
+    await yard.aclose()
+    return points
+
+
+async def kill_at_each(points: list[str], make: Callable[[int], Yard]) -> None:
+    """A yard, a job and a relay for each point; it dies there, and another finishes the job."""
     limit = asyncio.Semaphore(3)
     unreached: list[str] = []
 
     async def kill_at(number: int, point: str) -> None:
         async with limit:
-            yard = Yard(valkey, mock, tmp_path / f"p{number}", model=f"p{number}")
+            yard = make(number)
             job_id = await yard.submit(CONTENT)
             process = await yard.relay(faultpoint=True, FAULT_LOG=str(yard.directory / "points"), FAULT_AT=point)
             code = await process.ended()
