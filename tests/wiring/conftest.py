@@ -14,6 +14,7 @@ import pytest
 from queuecore.blobs import BlobStore
 from queuecore.settings import CommonSettings, read_settings
 from queuecore.storage import open_store
+from queuecore.testing.raw_http import HeldModel
 from queuecore.testing.servers import S3Server, ValkeyProcess, s3_binary
 from queuecore.testing.yard import Mock, Yard
 
@@ -62,6 +63,19 @@ async def yard(valkey: ValkeyProcess, mock: Mock, tmp_path: Path) -> AsyncIterat
     await made.flush()
     yield made
     await made.aclose()
+
+
+@pytest.fixture
+async def model() -> AsyncIterator[HeldModel]:
+    async with HeldModel() as server:
+        yield server
+
+
+@pytest.fixture
+def lasting() -> Iterator[ValkeyProcess]:
+    """A server of the test's own that comes back with what it knew."""
+    with ValkeyProcess(appendonly="always") as server:
+        yield server
 
 
 @pytest.fixture

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import asyncio
 import re
 import signal
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from collections.abc import AsyncIterator, Awaitable, Callable
 from pathlib import Path
 from typing import Final
 
@@ -14,7 +13,7 @@ import pytest
 from queuecore.clock import monotonic
 from queuecore.testing.clock import eventually
 from queuecore.testing.proxy import SwallowingProxy
-from queuecore.testing.raw_http import RawExchange, RawHttpServer
+from queuecore.testing.raw_http import HeldModel
 from queuecore.testing.requirement import requirement
 from queuecore.testing.servers import ValkeyProcess
 from queuecore.testing.yard import Process, Served, Yard
@@ -22,58 +21,15 @@ from queuecore.testing.yard import Process, Served, Yard
 pytestmark = [pytest.mark.anyio, pytest.mark.redis, pytest.mark.slow]
 
 LEASE_SECONDS: Final = 3  # where a lease has to run out; the owners that must not lose theirs have it as well
-LOOKS: Final = 6  # of the reaper, one a second: more than grace and notice of a death take
-
-
-class Model(RawHttpServer):
-    """Answers ``<n>`` to its n-th request, when it is told to go on."""
-
-    def __init__(self) -> None:
-        super().__init__(self._answer)
-        self.go_on = asyncio.Event()
-
-    async def _answer(self, exchange: RawExchange) -> None:
-        number = len(self.exchanges)
-        _ = await exchange.read_body()
-        _ = await self.go_on.wait()
-        await exchange.answer("200 OK", str(number).encode())
-
-    async def asked(self, times: int) -> None:
-        """So many requests have come."""
-        _ = await eventually(lambda: len(self.exchanges) >= times, within=30)
+LOOKS: Final = 5  # of the reaper, one a second: grace and notice of a death take four at the most
 
 
 @pytest.fixture
-async def model() -> AsyncIterator[Model]:
-    async with Model() as server:
-        yield server
-
-
-@pytest.fixture
-def lasting() -> Iterator[ValkeyProcess]:
-    """A server that comes back with what it knew."""
-    with ValkeyProcess(appendonly="always") as server:
-        yield server
-
-
-@pytest.fixture
-async def short(lasting: ValkeyProcess, model: Model, tmp_path: Path) -> AsyncIterator[Yard]:
+async def short(lasting: ValkeyProcess, model: HeldModel, tmp_path: Path) -> AsyncIterator[Yard]:
     """A yard with short leases."""
     made = Yard(lasting, model, tmp_path, lease_seconds=LEASE_SECONDS)  # pyright: ignore[reportArgumentType]  only its url
     yield made
     await made.aclose()
-
-
-async def waiting(yard: Yard, relay: Process) -> None:
-    """The relay's pop has reached the server."""
-    name = f"name=relayq-relay:{relay.pid} "
-
-    async def popping() -> bool:
-        assert "job.claimed" not in relay.events, relay.log.read_text("utf-8")
-        clients: str = await yard.link.call("CLIENT", "LIST")
-        return any(name in line and "cmd=blmove" in line for line in clients.splitlines())
-
-    _ = await eventually(popping, within=30)
 
 
 async def looked(reaper: Served, times: int) -> None:
@@ -116,7 +72,7 @@ async def test_the_job_of_a_killed_relay_runs_again_in_under_5_s_five_times_in_a
         assert (await victim.said("job.claimed"))["job_id"] == job_id
         await ran(yard, job_id, 1)
         other = await yard.relay(RELAY_QUEUE_POP_TIMEOUT_SECONDS="60")
-        await waiting(yard, other)
+        await yard.idle(other)
         victim.signal(signal.SIGKILL)
         killed_at = monotonic()
         await ran(yard, job_id, 2)
@@ -148,7 +104,7 @@ async def result_of(yard: Yard, job_id: str) -> bytes:
 
 @requirement("fence:complete:requeued-accepted", "death:stop:lease-decides")
 async def test_the_work_of_a_relay_stopped_past_its_lease_counts_while_nobody_else_has_the_job(
-    short: Yard, model: Model
+    short: Yard, model: HeldModel
 ) -> None:
     _ = await short.ready_reaper()
     model.go_on.set()
@@ -173,7 +129,9 @@ async def test_the_work_of_a_relay_stopped_past_its_lease_counts_while_nobody_el
 
 
 @requirement("verdict:complete:late-one-refused", "fence:complete:stale-refused", "result:complete:winners-bytes")
-async def test_a_relay_stopped_past_its_lease_is_refused_once_another_has_the_job(short: Yard, model: Model) -> None:
+async def test_a_relay_stopped_past_its_lease_is_refused_once_another_has_the_job(
+    short: Yard, model: HeldModel
+) -> None:
     _ = await short.ready_reaper()
     job_id = await short.submit()
     late = await short.relay()
@@ -196,7 +154,7 @@ async def test_a_relay_stopped_past_its_lease_is_refused_once_another_has_the_jo
 # -- cut off, not dead --------------------------------------------------------------------------------------------
 
 
-async def kept_by_their_owners(yard: Yard, owners: dict[str, Process], model: Model) -> None:
+async def kept_by_their_owners(yard: Yard, owners: dict[str, Process], model: HeldModel) -> None:
     """Each owner finishes the job that it had all along."""
     model.go_on.set()
     for job_id, owner in owners.items():
@@ -224,7 +182,7 @@ async def server_timeout(yard: Yard, _: SwallowingProxy) -> None:
 @pytest.mark.parametrize("cut", [client_kill, proxy_reset, server_timeout])
 @requirement("death:reconnect:owner-keeps-its-job")
 async def test_a_live_owner_whose_connections_are_cut_keeps_its_job(
-    short: Yard, lasting: ValkeyProcess, model: Model, cut: Callable[[Yard, SwallowingProxy], Awaitable[None]]
+    short: Yard, lasting: ValkeyProcess, model: HeldModel, cut: Callable[[Yard, SwallowingProxy], Awaitable[None]]
 ) -> None:
     reaper = await short.ready_reaper()
     async with SwallowingProxy(lasting.port) as proxy:
@@ -241,7 +199,7 @@ async def test_a_live_owner_whose_connections_are_cut_keeps_its_job(
 @pytest.mark.parametrize("down_seconds", [1, LEASE_SECONDS + 1])
 @requirement("restart:reap:owners-get-a-lease")
 async def test_every_owner_keeps_its_job_through_a_restart_of_redis(
-    short: Yard, lasting: ValkeyProcess, model: Model, down_seconds: int
+    short: Yard, lasting: ValkeyProcess, model: HeldModel, down_seconds: int
 ) -> None:
     reaper = await short.ready_reaper()
     owners: dict[str, Process] = {}

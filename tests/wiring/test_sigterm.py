@@ -13,7 +13,6 @@ import anyio
 import pytest
 
 from queuecore.job import Status
-from queuecore.testing.clock import eventually
 from queuecore.testing.requirement import requirement
 from queuecore.testing.servers import ValkeyProcess
 from queuecore.testing.yard import Mock, Process, Yard
@@ -22,18 +21,6 @@ pytestmark = [pytest.mark.anyio, pytest.mark.redis, pytest.mark.slow]
 
 ROUNDS: Final = 200
 LANES: Final = 4
-
-
-async def idle(yard: Yard, relay: Process) -> None:
-    """Its pop waits, and whatever it found before is done."""
-
-    async def popping() -> bool:
-        assert relay.running, relay.log.read_text("utf-8")
-        clients: str = await yard.link.call("CLIENT", "LIST", "TYPE", "normal")
-        mine = f"name=relayq-relay:{relay.pid} "
-        return any(mine in line and "cmd=blmove" in line and " flags=b " in line for line in clients.splitlines())
-
-    _ = await eventually(popping, within=60)
 
 
 async def terminated_at_the_push(relay: Process, push: Callable[[], Awaitable[object]], moment: int) -> None:
@@ -62,7 +49,7 @@ async def test_a_job_pushed_in_the_instant_of_sigterm_is_neither_lost_nor_late_2
         left: str | None = None  # what the last relay did not take or gave back
         for number in range(ROUNDS // LANES + 1):
             relay = await yard.relay(RELAY_MAX_JOBS="0", RELAY_QUEUE_POP_TIMEOUT_SECONDS="60")
-            await idle(yard, relay)
+            await yard.idle(relay)
             if left is not None:  # done before this one was idle: it waited for no lease and for no reaper
                 record = await yard.status(left)
                 assert (record.status, record.reaps) == (Status.COMPLETED, 0), record

@@ -8,6 +8,8 @@ import ssl
 from collections.abc import Awaitable, Callable
 from typing import Final, Self
 
+from queuecore.testing.clock import eventually
+
 _END: Final = b"\r\n\r\n"
 
 
@@ -118,3 +120,26 @@ class RawHttpServer:
                 self.exchanges.append(exchange)
                 await self.handler(exchange)
         writer.close()
+
+
+class HeldModel(RawHttpServer):
+    """A model that answers ``<n>`` to its n-th request, once it may ``go_on``; it sees who hangs up before."""
+
+    def __init__(self) -> None:
+        super().__init__(self._answer)
+        self.go_on = asyncio.Event()
+
+    async def asked(self, times: int) -> RawExchange:
+        """The last exchange, once there were so many."""
+        _ = await eventually(lambda: len(self.exchanges) >= times, within=30)
+        return self.exchanges[times - 1]
+
+    async def _answer(self, exchange: RawExchange) -> None:
+        number = len(self.exchanges)
+        _ = await exchange.read_body()
+        waits = (asyncio.create_task(self.go_on.wait()), asyncio.create_task(exchange.until_closed()))
+        _ = await asyncio.wait(waits, return_when=asyncio.FIRST_COMPLETED)
+        for wait in waits:
+            _ = wait.cancel()
+        if not exchange.closed.is_set():
+            await exchange.answer("200 OK", str(number).encode())

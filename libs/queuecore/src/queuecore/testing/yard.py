@@ -3,21 +3,14 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import hashlib
 import itertools
-import json
 import os
 import signal
-import subprocess
 import sys
-import time
-import urllib.error
-import urllib.request
-from collections import Counter
 from collections.abc import AsyncIterator, Mapping
 from pathlib import Path
-from typing import Any, Final, Self, TypeVar
+from typing import Final, TypeVar
 
 import msgspec
 
@@ -32,9 +25,12 @@ from queuecore.settings import CommonSettings, Secret
 from queuecore.storage.directory import DirectoryStore
 from queuecore.testing.clock import eventually
 from queuecore.testing.operator import RedisListOperator
-from queuecore.testing.servers import ValkeyProcess, free_port
+from queuecore.testing.processes import Mock, Process, Served
+from queuecore.testing.servers import ValkeyProcess
 
-P = TypeVar("P", bound="Process")
+__all__ = ["Mock", "Process", "Served", "Yard"]
+
+P = TypeVar("P", bound=Process)
 
 MODEL_TEXT: Final = """
   {name}:
@@ -42,139 +38,6 @@ MODEL_TEXT: Final = """
     operations: {{echo: {{url: /echo, request: raw}}}}
     lease_seconds: {lease}
 """
-
-
-class Mock:
-    """The mock-inference service as a process."""
-
-    def __init__(self) -> None:
-        self.port = free_port()
-        self._process: subprocess.Popen[bytes] | None = None
-
-    @property
-    def url(self) -> str:
-        """For RELAY_INFERENCE_URL."""
-        return f"http://127.0.0.1:{self.port}"
-
-    def get(self, path: str) -> bytes:
-        """The body of a GET."""
-        with urllib.request.urlopen(f"{self.url}{path}", timeout=5) as answer:  # noqa: S310  our own loopback URL
-            return answer.read()
-
-    async def requests(self, after: int = 0) -> list[dict[str, Any]]:
-        """The journal's entries whose id is greater: ``id``, ``job_id``, ``state`` and more (docs of the mock)."""
-        return json.loads(await asyncio.to_thread(self.get, f"/journal?after={after}"))["requests"]
-
-    async def runs(self, after: int = 0) -> Counter[str]:
-        """How often the model was asked for each job."""
-        return Counter(str(request["job_id"]) for request in await self.requests(after))
-
-    def __enter__(self) -> Self:
-        environment = os.environ | {"MOCK_PORT": str(self.port), "MOCK_HOST": "127.0.0.1"}
-        self._process = subprocess.Popen([sys.executable, "-m", "mock_inference"], env=environment)
-        end = time.monotonic() + 15
-        while time.monotonic() < end:
-            with contextlib.suppress(OSError, urllib.error.URLError):
-                _ = self.get("/health")
-                return self
-            time.sleep(0.02)
-        raise RuntimeError("the mock does not answer")
-
-    def __exit__(self, *_exit: object) -> None:
-        if self._process is not None:
-            self._process.kill()
-            _ = self._process.wait(5)
-
-
-class Process:
-    """A service process of the yard."""
-
-    def __init__(self, inner: asyncio.subprocess.Process, log: Path) -> None:
-        self._inner = inner
-        self.log = log
-
-    @property
-    def pid(self) -> int:
-        """Its process id."""
-        return self._inner.pid
-
-    @property
-    def running(self) -> bool:
-        """Whether it has not ended."""
-        return self._inner.returncode is None
-
-    @property
-    def lines(self) -> list[dict[str, Any]]:
-        """Its log so far, a half-written last line apart."""
-        return [json.loads(line) for line in self.log.read_text("utf-8").splitlines() if line[:1] + line[-1:] == "{}"]
-
-    @property
-    def events(self) -> list[str]:
-        """The ``event`` of each line."""
-        return [line["event"] for line in self.lines]
-
-    async def said(self, event: str, within: float = 30) -> dict[str, Any]:
-        """The first line with this event, once it is there; an assertion with the log if the process ends before."""
-
-        def look() -> dict[str, Any] | None:
-            ended = not self.running
-            found = next((line for line in self.lines if line["event"] == event), None)
-            assert found or not ended, f"it ended without {event}: {self.log.read_text('utf-8')}"
-            return found
-
-        found = await eventually(look, within=within)
-        assert found is not None
-        return found
-
-    def signal(self, number: signal.Signals) -> None:
-        """Send it, if it still runs."""
-        with contextlib.suppress(ProcessLookupError):
-            self._inner.send_signal(number)
-
-    async def go_on(self) -> None:
-        """Let a process that waits at a fault point continue."""
-        assert self._inner.stdin is not None
-        self._inner.stdin.write(b"\n")
-        await self._inner.stdin.drain()
-
-    async def ended(self, within: float = 30) -> int:
-        """Its exit code; negative is a signal."""
-        async with asyncio.timeout(within):
-            code = await self._inner.wait()
-        if self._inner.stdin is not None:
-            self._inner.stdin.close()
-        return code
-
-
-class Served(Process):
-    """A process with a port: the gateway's public one, the reaper's for metrics."""
-
-    url: str
-
-    async def get(self, path: str) -> tuple[int, str]:
-        """Status and body of a GET; (0, "") when nobody answers."""
-        return await asyncio.to_thread(_get, f"{self.url}{path}")
-
-    async def ready(self, within: float = 30) -> Self:
-        """Once `/health/ready` answers 200."""
-
-        async def look() -> bool:
-            assert self.running, self.log.read_text("utf-8")
-            return (await self.get("/health/ready"))[0] == 200  # noqa: PLR2004  OK
-
-        _ = await eventually(look, within=within, every=0.05)
-        return self
-
-
-def _get(url: str) -> tuple[int, str]:
-    try:
-        with urllib.request.urlopen(url, timeout=10) as answer:  # noqa: S310  our own loopback URL
-            return int(answer.status), str(answer.read().decode())
-    except urllib.error.HTTPError as error:
-        with error:
-            return error.code, error.read().decode()
-    except OSError:
-        return 0, ""
 
 
 class Yard:
@@ -300,6 +163,17 @@ class Yard:
         gateway = await self.start("gateway", settings | environ, faultpoint=faultpoint, kind=Served)
         gateway.url = f"http://127.0.0.1:{(await gateway.said('service.started'))['port']}"
         return await gateway.ready()
+
+    async def idle(self, relay: Process, within: float = 60) -> None:
+        """The relay's pop waits on the server; it has nothing in hand."""
+        mine = f"name=relayq-relay:{relay.pid} "
+
+        async def popping() -> bool:
+            assert relay.running, relay.log.read_text("utf-8")
+            clients: str = await self.link.call("CLIENT", "LIST", "TYPE", "normal")
+            return any(mine in line and " cmd=blmove " in line and " flags=b " in line for line in clients.splitlines())
+
+        _ = await eventually(popping, within=within)
 
     async def reap_the_dead(self) -> None:
         """What a reaper does, at once: death notices by connection, then stranded pops without their grace."""
