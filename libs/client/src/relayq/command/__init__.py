@@ -8,7 +8,7 @@ from typing import Annotated
 
 import typer
 
-from relayq.command import job, queue, stack
+from relayq.command import autoscale, job, queue, stack
 from relayq.command.doctor import doctor
 from relayq.command.exit_code import ExitCode, explain, say
 from relayq.errors import RelayqError
@@ -26,7 +26,7 @@ JOBS, QUEUES, HERE = "Jobs", "Queues (admin port)", "On this machine"
 
 for command in (job.submit, job.status, job.result, job.cancel, job.jobs, job.models):
     _ = app.command(rich_help_panel=JOBS)(command)
-for command in (queue.queues, queue.pause, queue.resume, queue.purge):
+for command in (queue.queues, queue.pause, queue.resume, queue.purge, autoscale.autoscale_plan):
     _ = app.command(rich_help_panel=QUEUES)(command)
 app.add_typer(queue.deadletter, name="deadletter", rich_help_panel=QUEUES)
 for command in (stack.dev, stack.demo, stack.supervise, doctor):
