@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import os
 import socket
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
@@ -29,7 +29,9 @@ from gateway.waiters import Waiters
 from queuecore.blobs import BlobStore
 from queuecore.broker import Broker, Server, Signals
 from queuecore.config import Config, ModelConfig
-from queuecore.errors import BrokerError, ConfigurationError
+from queuecore.errors import BrokerError, ConfigurationError, QueueFull
+from queuecore.job import TERMINAL
+from queuecore.telemetry import metrics
 from queuecore.telemetry.names import Event
 from queuecore.telemetry.tracing import Tracer
 
@@ -90,6 +92,7 @@ def build(
     public.router.redirect_slashes = False
     public.state.edge = edge
     admin = Admin(edge, queue.server, rates).application()
+    _show_zeros(brokers)
     tasks.start("wake-ups", lambda beat: waiters.listen(queue.signals, beat))
     tasks.start("readiness", health.watch)
     consumer = f"{socket.gethostname()}:{settings.port or os.getpid()}"
@@ -105,6 +108,14 @@ def build(
         tasks=tasks,
         server=queue.server,
     )
+
+
+def _show_zeros(models: Iterable[str]) -> None:
+    # A counter that appears with its first event has no increase to alert on.
+    for outcome in TERMINAL:
+        for model in models:
+            _ = metrics.JOBS_FINISHED.labels(model, str(outcome))
+    _ = metrics.SUBMISSIONS_REFUSED.labels(QueueFull.code)
 
 
 def _templates(routes: Sequence[Route]) -> dict[Callable[..., Any], str]:

@@ -57,6 +57,7 @@ class Loops:
         self._clock = clock
         for one in passes:
             ledger.expect(one.name, one.parts, every_seconds=one.every_seconds, vital=one.vital)
+            metrics.PASS_LAST_SUCCESS.labels(one.name).set(0)
 
     async def run(self, stop: asyncio.Event) -> None:
         """Until ``stop``.

@@ -22,8 +22,8 @@ from reaper.passes.death import DeathNotice
 from reaper.passes.depth import Depths
 from reaper.passes.expire import expire
 from reaper.passes.promote import promote
-from reaper.passes.reap import COUNTED, reap
-from reaper.passes.reconcile import reconcile
+from reaper.passes.reap import COUNTED, SORTED, Pace, reap
+from reaper.passes.reconcile import OUTCOMES, reconcile
 from reaper.passes.revoke import revoke
 from reaper.passes.store import StoreSweep
 from reaper.passes.sweep import sweep
@@ -62,7 +62,7 @@ class Upkeep:
         self.passes: tuple[Pass, ...] = (
             Pass("death", look_every, {"all": notice.look}, asks=True),
             Pass("promote", min(1.0, every), self._each(promote), asks=True),
-            Pass("reap", every, self._each(partial(reap, grace=self.grace))),
+            Pass("reap", every, self._each(partial(reap, grace=self.grace, pace=Pace()))),
             Pass("revoke", every, self._each(partial(revoke, grace=self.grace))),
             Pass("expire", every, self._each(expire), asks=True),
             Pass("sweep", every, self._each(sweep), asks=True),
@@ -81,10 +81,16 @@ class Upkeep:
     def _show_zeros(self) -> None:
         # A counter that appears with its first event has no increase to alert on.
         for broker in self._brokers:
+            _ = metrics.DUPLICATE_RESULTS_SUPPRESSED.labels(broker.model)
+            if broker.limits.order in SORTED:
+                _ = metrics.CLAIMS_EXPIRED.labels(broker.model)
             for outcome in COUNTED:
                 _ = metrics.JOBS_REAPED.labels(broker.model, outcome)
             for state in ("pending", "processing"):
                 _ = metrics.ORPHANS_SWEPT.labels(broker.model, state)
+            for outcome in OUTCOMES:
+                _ = metrics.RECONCILED.labels(broker.model, outcome)
+            _ = metrics.REVOKED.labels(broker.model)
 
     async def run(self, stop: asyncio.Event) -> None:
         """Until ``stop``; raises what a loop could not survive."""

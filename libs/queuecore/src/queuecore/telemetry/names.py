@@ -112,16 +112,16 @@ METRICS: Final[tuple[Metric, ...]] = (
     ),
     Metric(
         "async_claim_depth", "gauge", ("model",),
-        "Sorted-set transport: claimed jobs. Use max(), not sum().", "reaper", later="transport sortedset",
+        "Sorted-set transport: claimed jobs. Use max(), not sum().", "reaper",
     ),
     Metric(
         "async_claims_expired_total", "counter", ("model",),
         "Sorted-set transport: redeliveries; spikes mean crashes or leases that are too short.", "reaper",
-        later="transport sortedset",
     ),
     Metric(
         "async_duplicate_results_suppressed_total", "counter", ("model",),
-        "Sorted-set transport: duplicate results collapsed into one.", "gateway", later="transport sortedset",
+        "Results refused because their job had its verdict, counted by the scripts of every transport. Each reaper shows "
+        "the same truth since the queue began: use max(), not sum().", "reaper",
     ),
     # -- jobs, observed by the gateway: from submissions and, durably, from the outbox's verdicts
     Metric("relayq_jobs_submitted_total", "counter", ("model",), "Jobs accepted.", "gateway"),
@@ -215,7 +215,8 @@ METRICS: Final[tuple[Metric, ...]] = (
     ),
     Metric(
         "relayq_pass_last_success_timestamp_seconds", "gauge", ("pass",),
-        "Unix time of the last pass over all models without an error: a reaper that stopped must alert.", "reaper",
+        "Unix time of the last pass over all models without an error, 0 before it: a reaper that stopped must alert.",
+        "reaper",
     ),
     Metric("relayq_pass_failures_total", "counter", ("pass",), "Passes that failed for a model.", "reaper"),
     Metric("relayq_pass_seconds", "histogram", ("pass",), "Time of one pass over all models.", "reaper", SHORT_SECONDS),
