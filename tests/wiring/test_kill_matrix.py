@@ -11,12 +11,14 @@ import anyio
 import pytest
 
 from queuecore.blobs import BlobStore
+from queuecore.config import Transport
 from queuecore.testing.clock import eventually
 from queuecore.testing.requirement import requirement
 from queuecore.testing.servers import ValkeyProcess
 from queuecore.testing.yard import Mock, Yard
 
 pytestmark = [pytest.mark.anyio, pytest.mark.redis, pytest.mark.slow]
+LOOKS: dict[Transport, str] = {"list": "redis BLMOVE", "sortedset": "redis ZADD"}  # how a relay begins to look
 CONTENT = b"what the job is about" * 400
 
 
@@ -32,14 +34,19 @@ async def passed_points(yard: Yard, module: str, **environ: str) -> list[str]:
 
 
 @pytest.mark.timeout(600)
+@pytest.mark.parametrize("transport", LOOKS)
 @requirement("run:kill:one-verdict-at-every-step", "result:complete:winners-bytes")
-async def test_a_relay_killed_at_any_call_leaves_one_verdict(valkey: ValkeyProcess, mock: Mock, tmp_path: Path) -> None:
-    first = Yard(valkey, mock, tmp_path / "first", model="first")
+async def test_a_relay_killed_at_any_call_leaves_one_verdict(
+    valkey: ValkeyProcess, mock: Mock, tmp_path: Path, transport: Transport
+) -> None:
+    first = Yard(valkey, mock, tmp_path / "first", model="first", transport=transport)
     points = await points_of_a_job(first)
     kinds = {point.split("#")[0] for point in points}
-    assert {"redis BLMOVE", "redis EVALSHA", "http send", "http receive", "store open", "store read"} <= kinds, kinds
+    assert {LOOKS[transport], "redis EVALSHA", "http send", "http receive", "store open", "store read"} <= kinds, kinds
     assert len(points) > 30
-    await kill_at_each(points, lambda number: Yard(valkey, mock, tmp_path / f"p{number}", model=f"p{number}"))
+    await kill_at_each(
+        points, lambda number: Yard(valkey, mock, tmp_path / f"p{number}", model=f"p{number}", transport=transport)
+    )
 
 
 @pytest.mark.s3

@@ -19,7 +19,7 @@ from queuecore.config import ModelConfig
 from queuecore.errors import BrokerUnavailable, ClaimLost
 from queuecore.job import Status
 from queuecore.names import new_claim_id, new_job_id
-from queuecore.redis import RedisQueue
+from queuecore.redis import TRANSPORTS, RedisQueue
 from queuecore.redis.client import Link
 from queuecore.redis.scripts import load
 from queuecore.redis.scripts import names as verbs
@@ -39,7 +39,16 @@ PASSWORDS: Final = {
     "reaper": "пароль 1e6",
     "operator": "operator",
 }
-CONFIG: Final = ModelConfig(service_type="t", operations={"run": "/run"}, lease_seconds=1)
+CONFIGS: Final = {
+    transport: ModelConfig(
+        service_type="t",
+        operations={"run": "/run"},
+        lease_seconds=1,
+        transport=transport,
+        result_list=transport == "sortedset",
+    )
+    for transport in TRANSPORTS
+}
 WORKER: Final = Worker("worker")
 
 
@@ -80,16 +89,16 @@ async def operator(server: ValkeyProcess) -> AsyncIterator[Link]:
     await link.aclose()
 
 
-async def submit(queue: RedisQueue, count: int = 1, **more: Any) -> list[str]:
-    broker = queue.broker("m", CONFIG)
+async def submit(queue: RedisQueue, model: str, count: int = 1, **more: Any) -> list[str]:
+    broker = queue.broker(model, CONFIGS[model])
     ids = [new_job_id() for _ in range(count)]
     for job_id in ids:
         _ = await broker.submit(NewJob(id=job_id, fields={"service_type": "t"}, **more))
     return ids
 
 
-async def claim(queue: RedisQueue, **more: Any) -> Claim:
-    found = await queue.broker("m", CONFIG).claim(WORKER, new_claim_id(), **more)
+async def claim(queue: RedisQueue, model: str, **more: Any) -> Claim:
+    found = await queue.broker(model, CONFIGS[model]).claim(WORKER, new_claim_id(), **more)
     assert found is not None
     return found
 
@@ -100,7 +109,7 @@ async def listening(queue: RedisQueue) -> AsyncGenerator[str]:
     clients: list[str] = []
 
     async def listen() -> None:
-        async for _ in queue.signals.cancels("m", clients.append):
+        async for _ in queue.signals.cancels("list", clients.append):
             pass
 
     task = asyncio.ensure_future(listen())
@@ -110,33 +119,33 @@ async def listening(queue: RedisQueue) -> AsyncGenerator[str]:
     _ = await asyncio.wait([task])
 
 
-async def work_as_gateway(gateway: RedisQueue, relay: RedisQueue, reaper: RedisQueue) -> None:
-    broker = gateway.broker("m", CONFIG)
+async def work_as_gateway(gateway: RedisQueue, relay: RedisQueue, reaper: RedisQueue, model: str) -> None:
+    broker = gateway.broker(model, CONFIGS[model])
     await gateway.server.ping()
     facts = await gateway.server.facts()
     assert facts.maxmemory_policy == "noeviction"
     _ = await gateway.server.now_ms()
     assert await asyncio.wait_for(anext(aiter(gateway.signals.changes())), 5) == ""  # connected
-    completions = asyncio.ensure_future(anext(aiter(gateway.signals.completions("m"))))
-    first, second, third, *_ = await submit(gateway, 5)
-    _ = await submit(gateway, 2, ordering_key="k")
-    _ = await submit(gateway, priority="true")
-    assert await broker.position(second) == 2
+    completions = asyncio.ensure_future(anext(aiter(gateway.signals.completions(model))))
+    first, second, third, *_ = await submit(gateway, model, 5)
+    _ = await submit(gateway, model, 2, ordering_key="k")
+    _ = await submit(gateway, model, priority="high" if model != "list" else "true")
+    assert await broker.position(second) is not None
     _ = await broker.counts()
     _ = await gateway.server.records([first])
     _ = await broker.jobs(limit=2)
-    running = await claim(relay)
+    running = await claim(relay, model)
     assert (await broker.owners()) == []
     _ = await broker.cancel(running.job_id)
     _ = await broker.cancel(third)
     await broker.pause()
     await broker.resume()
-    dead = await claim(relay)
-    await lose(reaper, dead)
+    dead = await claim(relay, model)
+    await lose(reaper, model, dead)
     assert [record.id for record in await broker.deadletters()] == [dead.job_id]
     await broker.redrive(dead.job_id)
     _ = await broker.drop(dead.job_id)
-    other = await claim(relay)
+    other = await claim(relay, model)
     with pytest.raises(ClaimLost):  # one of our claims is current; the script ran all the same
         _ = await broker.complete_foreign(other.job_id, Status.COMPLETED)
     while await broker.purge():
@@ -146,7 +155,7 @@ async def work_as_gateway(gateway: RedisQueue, relay: RedisQueue, reaper: RedisQ
     assert events
     await broker.acknowledge([event.entry for event in events])
     async with queue_like(gateway) as another:  # the group is there already
-        _ = await another.broker("m", CONFIG).events("two")
+        _ = await another.broker(model, CONFIGS[model]).events("two")
 
 
 @asynccontextmanager
@@ -158,7 +167,7 @@ async def queue_like(queue: RedisQueue) -> AsyncGenerator[RedisQueue]:
         await another.aclose()
 
 
-async def lose(reaper: RedisQueue, held: Claim) -> None:
+async def lose(reaper: RedisQueue, model: str, held: Claim) -> None:
     """Nobody renews the claim, and its first death is one too many: the job becomes a dead letter."""
     common = reaper._common
     strict = RedisQueue(
@@ -170,7 +179,7 @@ async def lose(reaper: RedisQueue, held: Claim) -> None:
         ),
         name="strict",
     )
-    broker = strict.broker("m", CONFIG)
+    broker = strict.broker(model, CONFIGS[model])
 
     async def dead() -> bool:
         _ = await broker.reap(first_seen_grace_ms=0)
@@ -182,55 +191,58 @@ async def lose(reaper: RedisQueue, held: Claim) -> None:
         await strict.aclose()
 
 
-async def work_as_relay(gateway: RedisQueue, relay: RedisQueue, _reaper: RedisQueue) -> None:
-    broker = relay.broker("m", CONFIG)
-    ids = await submit(gateway, 8)
-    waiting = asyncio.ensure_future(relay.broker("m", CONFIG).claim(WORKER, new_claim_id(), wait_seconds=5))
+async def work_as_relay(gateway: RedisQueue, relay: RedisQueue, _reaper: RedisQueue, model: str) -> None:
+    broker = relay.broker(model, CONFIGS[model])
+    ids = await submit(gateway, model, 8)
+    waiting = asyncio.ensure_future(relay.broker(model, CONFIGS[model]).claim(WORKER, new_claim_id(), wait_seconds=5))
     held = await waiting
     assert held is not None
     assert held.job_id == ids[0]
     async with listening(relay) as client:
         _ = await broker.renew(held, client)
     _ = await broker.complete(held, Result("key", 1, "text/plain", "0" * 64))
-    back = await claim(relay)
-    later = await claim(relay)
+    back = await claim(relay, model)
+    later = await claim(relay, model)
     _ = await broker.release(later)
     _ = await broker.release(back)  # in front of the later one: its place in the list is searched for
     assert (await broker.get(back.job_id)).status == "pending"
-    _ = await broker.fail(await claim(relay), Failure("inference_error", "retry", retry_in_ms=1_000))
+    _ = await broker.fail(await claim(relay, model), Failure("inference_error", "retry", retry_in_ms=1_000))
     fatal = Failure("inference_error", "breaker", infrastructure=True, breaker=Breaker(failures=1, cooldown_ms=1_000))
-    _ = await broker.fail(await claim(relay), fatal)  # pauses the queue
+    _ = await broker.fail(await claim(relay, model), fatal)  # pauses the queue
     _ = await broker.counts()
-    idle = relay.broker("m", CONFIG)
+    assert await broker.claim(WORKER, new_claim_id(), wait_seconds=0.05) is None
+    idle = relay.broker(model, CONFIGS[model])
     blocked = asyncio.ensure_future(idle.claim(WORKER, new_claim_id(), wait_seconds=None))
     await idle.interrupt()
     assert await asyncio.wait_for(blocked, 5) is None
 
 
-async def work_as_reaper(gateway: RedisQueue, relay: RedisQueue, reaper: RedisQueue) -> None:
-    broker = reaper.broker("m", CONFIG)
+async def work_as_reaper(gateway: RedisQueue, relay: RedisQueue, reaper: RedisQueue, model: str) -> None:
+    broker = reaper.broker(model, CONFIGS[model])
     await reaper.server.ping()
     _ = await reaper.server.facts()
     async with listening(reaper) as client:
         assert await reaper.server.living_clients([client]) == {client}
     _ = await reaper.server.first_seen(["object"])
     await reaper.server.forget(["object"])
-    ids = await submit(gateway, 6)
-    _ = await submit(gateway, deadline=await reaper.server.now_ms() - 1)
-    dead = await claim(relay)
-    _ = await relay.broker("m", CONFIG).renew(dead, client)
+    ids = await submit(gateway, model, 6)
+    dead = await claim(relay, model)
+    _ = await relay.broker(model, CONFIGS[model]).renew(dead, client)
     (owned,) = await broker.owners()
     assert (await broker.reap_dead(owned, "killed")).outcome == "requeued"
-    over = await claim(relay, execution_ms=1)
+    over = await claim(relay, model, execution_ms=1)
 
     async def revoked() -> bool:
         return over.job_id in await broker.revoke(grace_ms=0)
 
     _ = await eventually(revoked)
-    lapsed = await claim(relay)
-    await lose(reaper, lapsed)
-    _ = await relay.broker("m", CONFIG).fail(await claim(relay), Failure("inference_error", "m", retry_in_ms=1))
+    lapsed = await claim(relay, model)
+    await lose(reaper, model, lapsed)
+    _ = await relay.broker(model, CONFIGS[model]).fail(
+        await claim(relay, model), Failure("inference_error", "m", retry_in_ms=1)
+    )
     _ = await eventually(broker.promote)
+    _ = await submit(gateway, model, deadline=await reaper.server.now_ms() - 1)
     assert await broker.expire()
     _ = await broker.reap()
     _ = await broker.sweep()
@@ -252,10 +264,11 @@ async def three(server: ValkeyProcess) -> AsyncGenerator[tuple[RedisQueue, Redis
         yield gateway, relay, reaper
 
 
+@pytest.mark.parametrize("model", CONFIGS)
 @pytest.mark.parametrize("user", WORK)
-async def test_each_user_can_do_its_whole_work(server: ValkeyProcess, operator: Link, user: str) -> None:
+async def test_each_user_can_do_its_whole_work(server: ValkeyProcess, operator: Link, user: str, model: str) -> None:
     async with three(server) as queues:
-        await WORK[user](*queues)
+        await WORK[user](*queues, model)
 
     assert await operator.call("ACL", "LOG") == []
 
@@ -270,7 +283,7 @@ def called_by_scripts(service: str) -> set[str]:
     text = "\n".join(path.read_text("utf-8") for path in (ROOT / "services" / service / "src").rglob("*.py"))
     used = [verb for verb in verbs() if re.search(rf"broker\.{verb}(_dead|_foreign)?\(", text)]
     assert used, f"no verb found in the source of {service}"
-    sources = [load(verb, "list").source for verb in used]
+    sources = [load(verb, transport).source for verb in used for transport in TRANSPORTS]
     return {command.lower() for source in sources for command in re.findall(r'redis\.p?call\("(\w+)"', source)}
 
 
@@ -279,7 +292,8 @@ async def test_no_user_has_a_command_that_its_work_does_not_need(
     server: ValkeyProcess, operator: Link, acl_file: Path, user: str
 ) -> None:
     async with three(server) as queues:
-        await WORK[user](*queues)
+        for model in CONFIGS:
+            await WORK[user](*queues, model)
 
     stats = await operator.call("INFO", "commandstats")
     seen = set(re.findall(r"^cmdstat_([^:]+):", stats, re.MULTILINE))
@@ -305,7 +319,7 @@ FOREIGN_TO_ALL: Final = [
     "REPLICAOF NO ONE",
     "GET somebody-elses",
     "SET somebody-elses 1",
-    "HGETALL queue:x",
+    "HGETALL wallet:x",
     "PUBLISH somewhere hello",
     "SUBSCRIBE somewhere",
     "EVAL return(redis.call('GET','somebody-elses')) 0",

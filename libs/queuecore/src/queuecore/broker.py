@@ -50,6 +50,7 @@ class QueueLimits(NamedTuple):
     retention: Retention = Retention()
     order: Order = "arrival"  # lists arrival, streams lanes (high before normal), sorted sets one of the others
     batch_size: int = 10  # entries that one peek of a sorted set looks at
+    reclaim_interval_ms: int = 0  # pause between looks at a sorted set's leases, where it is longer than the reaper's
     result_dedup_ms: int = 21_600_000  # how long a sorted set's duplicate marker lives
     result_list: bool = False  # sorted sets: push every verdict to results:<name>
 

@@ -7,19 +7,28 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Annotated, Any, Literal, TypeVar, cast
+from typing import Annotated, Any, Final, Literal, TypeVar, cast
 
 import msgspec
 import yaml
 from msgspec import Meta
 
-from queuecore.broker import QueueLimits, Retention
+from queuecore.broker import Order, QueueLimits, Retention
 from queuecore.errors import ConfigurationError
 from queuecore.names import SERVICE_TYPE, check_model_name
 from queuecore.settings import CommonSettings
 
 Transport = Literal["list", "sortedset", "stream"]
 T = TypeVar("T", bound=msgspec.Struct)
+_SORTED_SET_KEYS: Final = (
+    "claim_lease_ttl_seconds", "claim_reclaim_interval_ms", "result_dedup_ttl_seconds", "result_list",
+)  # fmt: skip
+# First words of key names behind `relay:<model>:` and `queue:<model>:`: a second model may not be named into them.
+_KEY_WORDS: Final = frozenset({
+    "pending", "processing", "lease", "first-seen", "delayed", "paused", "ordered", "ordering", "deadletter", "outbox",
+    "jobs", "waiting", "missing", "deadlines", "state", "cancel", "stream", "completed", "changed",
+    "claimed", "claim-owners", "claims-idx", "bell",
+})  # fmt: skip
 PositiveInt = Annotated[int, Meta(ge=1)]
 UrlPath = Annotated[str, Meta(pattern=r"^/[\x21-\x7e]*$")]
 MediaRange = Annotated[str, Meta(pattern=r"^([a-z0-9!#$&^_.+-]+/([a-z0-9!#$&^_.+-]+|\*)|\*/\*)$")]
@@ -60,6 +69,7 @@ class ModelConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_on
     claim_reclaim_interval_ms: PositiveInt | None = None
     result_dedup_ttl_seconds: PositiveInt | None = None
     batch_size: PositiveInt = 10
+    result_list: bool = False
 
     def operation(self, name: str) -> Operation:
         """The named operation; ``KeyError`` when the model has none of that name."""
@@ -68,7 +78,7 @@ class ModelConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_on
 
     @property
     def lease_ms(self) -> int:
-        """Lease of a claim on this model's transport."""
+        """Lease of a claim on this model's transport, before CLAIM_LEASE_TTL_SECONDS."""
         if self.transport == "sortedset":
             return 1000 * (self.claim_lease_ttl_seconds or self.lease_seconds or 300)
         return 1000 * (self.lease_seconds or 60)
@@ -122,10 +132,34 @@ class Config(msgspec.Struct, frozen=True):
         return list(dict.fromkeys(model.service_type for model in self.models.values()))
 
 
+_ORDERS: Final[Mapping[str, Order]] = {"list": "arrival", "stream": "lanes"}
+
+
 def queue_limits(model: ModelConfig, common: CommonSettings) -> QueueLimits:
-    """What the scripts of this model's queue need to know."""
+    """What the scripts of this model's queue need to know.
+
+    Raises:
+        ConfigurationError: a sorted set's duplicate marker would not outlive the longest redelivery chain.
+    """
+    lease_ms, reclaim_ms = model.lease_ms, 0
+    dedup_seconds = model.result_dedup_ttl_seconds or common.result_dedup_ttl_seconds
+    if model.transport == "sortedset":
+        if model.lease_seconds is None and model.claim_lease_ttl_seconds is None:
+            lease_ms = 1000 * common.claim_lease_ttl_seconds
+        reclaim_ms = model.claim_reclaim_interval_ms or common.claim_reclaim_interval_ms
+        chain_ms = (common.max_reap_attempts + 1) * (lease_ms + reclaim_ms)
+        if 1000 * dedup_seconds <= chain_ms:
+            raise ConfigurationError(
+                f"result_dedup_ttl_seconds: {dedup_seconds} does not outlive the longest redelivery chain, "
+                f"(MAX_REAP_ATTEMPTS + 1) * (lease + reclaim interval) = {chain_ms / 1000:g} s"
+            )
     return QueueLimits(
-        lease_ms=model.lease_ms,
+        lease_ms=lease_ms,
+        order=_ORDERS.get(model.transport) or model.order or "deadline",
+        batch_size=model.batch_size,
+        reclaim_interval_ms=reclaim_ms,
+        result_dedup_ms=1000 * dedup_seconds,
+        result_list=model.result_list,
         max_pending=model.max_pending,
         max_reap_attempts=common.max_reap_attempts,
         pending_max_age_ms=common.pending_max_age_seconds * 1000,
@@ -213,6 +247,10 @@ def _rules(
             problems.append(f"{where}.operations: at least one operation is needed")
         if model.order is not None and model.transport != "sortedset":
             problems.append(f"{where}.order: only transport sortedset has an order")
+        if model.transport != "sortedset":
+            problems += [
+                f"{where}.{key}: only transport sortedset has it" for key in _SORTED_SET_KEYS if getattr(model, key)
+            ]
         if model.lease_seconds is not None and model.claim_lease_ttl_seconds is not None:
             problems.append(f"{where}: lease_seconds and claim_lease_ttl_seconds mean the same; set one")
         if model.provider is not None and model.provider not in providers:
@@ -221,6 +259,12 @@ def _rules(
             if model.service_type in defaults:
                 problems.append(f"{where}.default: {defaults[model.service_type]} is the default already")
             defaults[model.service_type] = name
+    for first in models:
+        problems += [
+            f"models: {second!r} would share Redis keys with {first!r}: rename one"
+            for second in models
+            if second.startswith(f"{first}:") and second[len(first) + 1 :].partition(":")[0] in _KEY_WORDS
+        ]
     for name, pipeline in pipelines.items():
         problems += [
             f"pipelines.{name}.stages: {stage!r} is not under models"

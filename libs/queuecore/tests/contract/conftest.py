@@ -6,18 +6,26 @@ from collections.abc import AsyncIterator, Iterator
 
 import pytest
 
-from queuecore.broker import QueueLimits, Retention
+from queuecore.broker import Order, QueueLimits, Retention
+from queuecore.redis.broker import RedisBroker
 from queuecore.redis.client import Link
 from queuecore.redis.list_transport import ListBroker
+from queuecore.redis.sortedset_transport import SortedSetBroker
 from queuecore.settings import CommonSettings, Secret
 from queuecore.testing.clock import ManualClock
 from queuecore.testing.memory import MemoryQueue
-from queuecore.testing.operator import MemoryOperator, RedisListOperator, Stand
+from queuecore.testing.operator import MemoryOperator, RedisListOperator, RedisSortedSetOperator, Stand
 from queuecore.testing.servers import ValkeyProcess
 
 LIMITS = QueueLimits(
     lease_ms=60_000, max_pending=5, max_reap_attempts=3, pending_max_age_ms=86_400_000, retention=Retention()
 )
+ORDERS: dict[str, Order] = {"list": "arrival", "sortedset": "deadline", "priority": "priority"}
+KINDS = [
+    *(f"memory-{order}" for order in ORDERS),
+    *(f"{transport}-resp{version}" for transport in ("list", "sortedset") for version in (2, 3)),
+    "priority-resp3",  # the sorted set's other order
+]
 
 
 @pytest.fixture(scope="session")
@@ -26,19 +34,25 @@ def valkey() -> Iterator[ValkeyProcess]:
         yield server
 
 
-@pytest.fixture(params=["memory", "list-resp2", "list-resp3"])
+@pytest.fixture(params=KINDS)
 async def stand(request: pytest.FixtureRequest) -> AsyncIterator[Stand]:
-    kind: str = request.param
+    one, _, two = str(request.param).partition("-")
     clock = ManualClock()
-    if kind == "memory":
+    if one == "memory":
         queue = MemoryQueue(clock)
-        broker = queue.broker("m", LIMITS)
+        broker = queue.broker("m", LIMITS._replace(order=ORDERS[two]))
         yield Stand(broker, MemoryOperator(queue, "m"), clock)
         return
     server: ValkeyProcess = request.getfixturevalue("valkey")
-    link = Link(CommonSettings(redis_url=Secret(server.url)), name="contract", protocol=int(kind[-1]))
+    link = Link(CommonSettings(redis_url=Secret(server.url)), name="contract", protocol=int(two[-1]))
     _ = await link.call("FLUSHALL")
-    redis_broker = ListBroker(link, "m", LIMITS, clock=clock)
-    yield Stand(redis_broker, RedisListOperator(link, "m"), clock)
+    limits = LIMITS._replace(order=ORDERS[one])
+    redis_broker: RedisBroker
+    if one == "list":
+        redis_broker, operator = ListBroker(link, "m", limits, clock=clock), RedisListOperator(link, "m")
+    else:
+        redis_broker = SortedSetBroker(link, "m", limits, clock=clock)
+        operator = RedisSortedSetOperator(link, "m", clock)
+    yield Stand(redis_broker, operator, clock)
     await redis_broker.aclose()
     await link.aclose()

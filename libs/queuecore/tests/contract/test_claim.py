@@ -89,7 +89,7 @@ async def test_a_foreign_lease_on_a_pending_record_is_respected(stand: Stand) ->
     _ = await stand.broker.submit(NewJob(id="j1", fields={}))
     _ = await stand.operator.pop()
     await stand.operator.set_lease("j1")
-    await stand.operator.move_back()
+    await stand.operator.offer_again()
 
     assert await stand.broker.claim(WORKER, "c1") is None
     assert (await stand.operator.places()).processing == ["j1"]

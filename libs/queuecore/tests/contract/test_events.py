@@ -49,9 +49,11 @@ async def test_jobs_are_listed_newest_first_with_a_cursor_that_new_jobs_do_not_m
 
 
 async def test_positions_are_those_of_the_pop_order(stand: Stand) -> None:
-    for name, priority in (("a", "false"), ("b", "true")):
-        _ = await stand.broker.submit(NewJob(id=name, fields={}, priority=priority))
-    assert [await stand.broker.position(one) for one in ("b", "a", "c")] == [0, 1, None]
+    for name in ("a", "b"):
+        _ = await stand.broker.submit(NewJob(id=name, fields={}))
+    _ = await stand.broker.submit(NewJob(id="u", fields={}, priority=stand.first, deadline=stand.clock.now_ms + 9_000))
+    assert [await stand.broker.position(one) for one in ("u", "a", "b", "c")] == [0, 1, 2, None]
+    assert await stand.broker.position("b", limit=2) is None
     with pytest.raises(JobNotFound):
         _ = await stand.broker.get("c")
     stand.clock.advance(700)

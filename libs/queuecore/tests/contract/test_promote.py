@@ -8,17 +8,25 @@ from queuecore.testing.operator import Stand
 pytestmark = pytest.mark.anyio
 
 
-async def test_due_jobs_enter_in_the_order_of_their_time_and_priority_at_the_head(stand: Stand) -> None:
+async def test_due_jobs_enter_where_the_order_of_the_queue_puts_them(stand: Stand) -> None:
     now = stand.clock.now_ms
     _ = await stand.broker.submit(NewJob(id="normal", fields={}))
+    stand.clock.advance(1)
     _ = await stand.broker.submit(NewJob(id="second", fields={}, not_before=now + 2_000))
+    stand.clock.advance(1)
     _ = await stand.broker.submit(NewJob(id="first", fields={}, not_before=now + 1_000))
-    _ = await stand.broker.submit(NewJob(id="urgent", fields={}, not_before=now + 1_500, priority="true"))
+    stand.clock.advance(1)
+    _ = await stand.broker.submit(NewJob(id="urgent", fields={}, not_before=now + 1_500, priority=stand.first))
     stand.clock.advance(2_000)
 
     assert await stand.broker.promote(limit=2) == 2
     assert await stand.broker.promote() == 1
-    assert (await stand.operator.places()).pending == ["urgent", "normal", "first", "second"]
+    assert (await stand.operator.places()).pending == {
+        "arrival": ["urgent", "normal", "first", "second"],
+        "lanes": ["urgent", "normal", "first", "second"],
+        "deadline": ["normal", "second", "first", "urgent"],  # none has a deadline: the oldest first
+        "priority": ["urgent", "normal", "second", "first"],
+    }[stand.limits.order]
 
 
 async def test_promoting_into_a_paused_queue_stays_hidden(stand: Stand) -> None:

@@ -52,6 +52,7 @@ async def test_redelivered_jobs_keep_their_order_among_themselves(stand: Stand) 
 )
 async def test_the_death_past_the_cap_is_a_dead_letter_with_its_cause(stand: Stand) -> None:
     _ = await stand.broker.submit(NewJob(id="poison", fields={}))
+    stand.clock.advance(1)
     _ = await stand.broker.submit(NewJob(id="healthy", fields={}))
     for number in range(4):
         _ = await take(stand, f"c{number}")

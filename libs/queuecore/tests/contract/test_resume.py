@@ -15,10 +15,11 @@ async def test_resuming_brings_everything_back_in_its_order(stand: Stand) -> Non
         _ = await stand.broker.submit(NewJob(id=name, fields={}))
     await stand.broker.pause()
     _ = await stand.broker.submit(NewJob(id="c", fields={}))
-    _ = await stand.broker.submit(NewJob(id="urgent", fields={}, priority="true"))
+    _ = await stand.broker.submit(NewJob(id="urgent", fields={}, priority=stand.first))
     await stand.broker.resume()
     await stand.broker.resume()
-    assert (await stand.operator.places()) == (["urgent", "a", "b", "c"], [], [], [], [])
+    order = ["a", "b", "c", "urgent"] if stand.limits.order == "deadline" else ["urgent", "a", "b", "c"]
+    assert (await stand.operator.places()) == (order, [], [], [], [])
     assert (await stand.broker.counts()).paused_reason == ""
 
 

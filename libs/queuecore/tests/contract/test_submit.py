@@ -69,11 +69,28 @@ async def test_delayed_and_ordered_and_paused_jobs_count_towards_the_maximum(sta
     assert (counts.pending, counts.delayed, counts.ordered, counts.paused) == (0, 1, 1, 3)
 
 
-async def test_priority_goes_to_the_head_and_the_last_such_is_first(stand: Stand) -> None:
-    for name, priority in (("a", "false"), ("b", "true"), ("c", "false"), ("d", "true")):
-        _ = await stand.broker.submit(NewJob(id=name, fields={}, priority=priority))
+async def test_priority_means_what_the_order_of_the_queue_says(stand: Stand) -> None:
+    for name, priority in (("a", ""), ("b", stand.first), ("c", ""), ("d", stand.first)):
+        _ = await stand.broker.submit(NewJob(id=name, fields={}, priority=priority or stand.usual))
+        stand.clock.advance(1)
 
-    assert (await stand.operator.places()).pending == ["d", "b", "a", "c"]
+    assert (await stand.operator.places()).pending == {
+        "arrival": ["d", "b", "a", "c"],  # the last such is first
+        "lanes": ["b", "d", "a", "c"],
+        "deadline": ["a", "b", "c", "d"],  # deadlines alone count
+        "priority": ["b", "d", "a", "c"],
+    }[stand.limits.order]
+
+
+async def test_a_deadline_means_what_the_order_of_the_queue_says(stand: Stand) -> None:
+    now = stand.clock.now_ms
+    for name, wait in (("a", None), ("b", 9_000), ("c", 3_000), ("d", 9_000)):
+        deadline = None if wait is None else now + wait
+        _ = await stand.broker.submit(NewJob(id=name, fields={}, deadline=deadline))
+
+    earliest_first = ["c", "b", "d", "a"]
+    expected = earliest_first if stand.limits.order == "deadline" else ["a", "b", "c", "d"]
+    assert (await stand.operator.places()).pending == expected
 
 
 @requirement("promote:promote:due-job-returns")

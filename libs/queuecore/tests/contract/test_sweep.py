@@ -10,6 +10,7 @@ pytestmark = pytest.mark.anyio
 
 async def test_entries_without_a_record_leave_both_lists_and_live_ones_stay(stand: Stand) -> None:
     for name in ("held", "gone", "good"):
+        stand.clock.advance(1)
         _ = await stand.broker.submit(NewJob(id=name, fields={}))
     assert await stand.operator.pop() == "held"
     await stand.operator.delete_record("held")

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import sys
+from dataclasses import replace
 from typing import Any
 
 import pytest
 
+from queuecore.broker import Order
 from queuecore.testing.exploration import Explorer, Scenario
 from queuecore.testing.requirement import requirement
 from queuecore.testing.specification import Job, Specification
@@ -27,6 +29,17 @@ SCENARIOS = [
     Scenario("a foreign relay beside ours", jobs=1, foreign=True, budget={"foreign": 1, "kill": 1, "cancel": 1}),
     Scenario("two jobs, two workers, two reapers: killed, a reply lost, an operator", budget={"kill": 1, "loss": 1, "move": 1}),
 ]  # fmt: skip
+# A peek takes nothing and the claim moves the entry: the same adversaries, where the moments differ.
+PEEKED = [
+    Scenario("one job: killed, stopped, a reply lost, cancelled", jobs=1, reapers=1, budget={"kill": 1, "stop": 1, "loss": 1, "cancel": 1}),
+    Scenario("two jobs: a worker killed", budget={"kill": 1}),
+    Scenario("two jobs: a worker stopped", reapers=1, budget={"stop": 1}),
+    Scenario("two jobs: SIGTERM and a retry", reapers=1, budget={"term": 1, "retry": 1}),
+    Scenario("fast death: killed, connection cut", jobs=1, fast_death=True, budget={"kill": 1, "cut": 1}),
+    Scenario("an operator undoes and removes claims, reconciled", jobs=1, reconciler=True, budget={"kill": 1, "move": 1, "remove": 1}),
+    Scenario("a relay of another make beside ours", jobs=1, foreign=True, budget={"foreign": 1, "kill": 1, "cancel": 1}),
+]  # fmt: skip
+ORDERS: tuple[Order, ...] = ("deadline", "lanes")
 
 
 class NoFence(Specification):
@@ -75,7 +88,11 @@ FAULTS: dict[type[Specification], tuple[str, dict[str, int]]] = {
 
 
 @pytest.mark.timeout(300)
-@pytest.mark.parametrize("scenario", SCENARIOS, ids=lambda scenario: scenario.name)
+@pytest.mark.parametrize(
+    "scenario",
+    [*SCENARIOS, *(replace(one, name=f"peek, {order}: {one.name}", order=order) for order in ORDERS for one in PEEKED)],
+    ids=lambda scenario: scenario.name,
+)
 @requirement(
     "job:any:in-one-place",
     "claim:claim:one-current-claim",

@@ -11,15 +11,16 @@ from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import Bundle, RuleBasedStateMachine, consumes, invariant, rule, run_state_machine_as_test
 
-from queuecore.broker import Breaker, Claim, Failure, NewJob, QueueLimits, Result, Worker
+from queuecore.broker import Breaker, Claim, Failure, NewJob, Order, QueueLimits, Result, Worker
 from queuecore.errors import QueueCoreError
 from queuecore.job import TRANSITIONS, Status
 from queuecore.redis.client import Link
 from queuecore.redis.list_transport import ListBroker
+from queuecore.redis.sortedset_transport import SortedSetBroker
 from queuecore.settings import CommonSettings, Secret
 from queuecore.testing.clock import ManualClock
 from queuecore.testing.memory import MemoryQueue
-from queuecore.testing.operator import MemoryOperator, RedisListOperator, Stand
+from queuecore.testing.operator import MemoryOperator, RedisListOperator, RedisSortedSetOperator, Stand
 from queuecore.testing.requirement import requirement
 from queuecore.testing.servers import ValkeyProcess
 
@@ -33,17 +34,17 @@ class QueueMachine(RuleBasedStateMachine):
     """Every rule does the same to both and compares what they answer, then where everything stands."""
 
     server: ClassVar[ValkeyProcess]
+    order: ClassVar[Order]
     claims: Bundle[tuple[Claim, Claim] | None] = Bundle("claims")
 
     def __init__(self) -> None:
         super().__init__()
         self.loop = asyncio.new_event_loop()
         self.clock = ManualClock()
-        queue = MemoryQueue(self.clock)
-        self.memory = Stand(queue.broker("m", LIMITS), MemoryOperator(queue, "m"), self.clock)
+        queue, limits = MemoryQueue(self.clock), LIMITS._replace(order=self.order)
+        self.memory = Stand(queue.broker("m", limits), MemoryOperator(queue, "m"), self.clock)
         self.link = Link(CommonSettings(redis_url=Secret(self.server.url)), name="machine")
-        redis = ListBroker(self.link, "m", LIMITS, clock=self.clock)
-        self.redis = Stand(redis, RedisListOperator(self.link, "m"), self.clock)
+        self.redis = stand_of(self.link, limits, self.clock)
         self.run(self.link.call("FLUSHALL"))
         self.serial = 0
         self.statuses: dict[str, tuple[int, str]] = {}
@@ -76,20 +77,20 @@ class QueueMachine(RuleBasedStateMachine):
 
     @rule(
         job_id=st.sampled_from(IDS),
-        priority=st.sampled_from(["false", "true"]),
+        first=st.booleans(),
         delay=st.sampled_from([None, None, 30_000]),
         deadline=st.sampled_from([None, None, 90_000]),
         key=st.sampled_from(["", "", "k"]),
         repeat=st.booleans(),
     )
     def submit(
-        self, job_id: str, priority: str, delay: int | None, deadline: int | None, key: str, *, repeat: bool
+        self, job_id: str, delay: int | None, deadline: int | None, key: str, *, first: bool, repeat: bool
     ) -> None:
         now = self.clock()
         new = NewJob(
             id=job_id,
             fields={"params": '{"a": []}'},
-            priority=priority,
+            priority=self.memory.first if first else self.memory.usual,
             not_before=None if delay is None else now + delay,
             deadline=None if deadline is None else now + deadline,
             ordering_key=key,
@@ -146,18 +147,18 @@ class QueueMachine(RuleBasedStateMachine):
 
     @rule()
     def reap(self) -> None:
-        _ = self.both(lambda stand: stand.broker.reap())
+        _ = self.both(lambda stand: _sorted(stand.broker.reap()))
 
     @rule(nth=st.integers(0, 2))
     def reap_dead(self, nth: int) -> None:
-        pair = self.both(lambda stand: stand.broker.owners())
+        pair = self.both(lambda stand: _sorted(stand.broker.owners()))
         if pair and nth < len(pair[0]):
             owned = pair[0][nth]
             _ = self.both(lambda stand: stand.broker.reap_dead(owned, "its connection closed"))
 
     @rule(grace=st.sampled_from([0, 5_000]))
     def revoke(self, grace: int) -> None:
-        _ = self.both(lambda stand: stand.broker.revoke(grace_ms=grace))
+        _ = self.both(lambda stand: _sorted(stand.broker.revoke(grace_ms=grace)))
 
     @rule()
     def expire(self) -> None:
@@ -203,8 +204,9 @@ class QueueMachine(RuleBasedStateMachine):
 
     @rule()
     def operator_moves_back(self) -> None:
-        if self.run(self.memory.operator.places()).processing:
-            _ = self.both(lambda stand: stand.operator.move_back())
+        held = self.run(self.memory.operator.places()).processing
+        if held:
+            _ = self.both(lambda stand: stand.operator.move_back(held[-1]))
 
     @rule()
     def operator_removes_a_running_entry(self) -> None:
@@ -237,6 +239,9 @@ class QueueMachine(RuleBasedStateMachine):
     @invariant()
     def everything_stands_in_the_same_place(self) -> None:
         memory, redis = self.run(self.memory.operator.places()), self.run(self.redis.operator.places())
+        if self.order != "arrival":  # who claimed first does not matter there
+            memory = memory._replace(processing=sorted(memory.processing))
+            redis = redis._replace(processing=sorted(redis.processing))
         assert memory == redis
         assert self.run(self.memory.broker.counts()) == self.run(self.redis.broker.counts())
         ours, theirs = self.run(self.memory.broker.jobs()).jobs, self.run(self.redis.broker.jobs()).jobs
@@ -255,6 +260,13 @@ class QueueMachine(RuleBasedStateMachine):
         places = self.run(self.redis.operator.places())
         waiting = [*places.pending, *places.processing, *places.paused, *places.delayed]
         assert len(waiting) == len(set(waiting))
+
+
+def stand_of(link: Link, limits: QueueLimits, clock: ManualClock) -> Stand:
+    """The transport that has this order."""
+    if limits.order == "arrival":
+        return Stand(ListBroker(link, "m", limits, clock=clock), RedisListOperator(link, "m"), clock)
+    return Stand(SortedSetBroker(link, "m", limits, clock=clock), RedisSortedSetOperator(link, "m", clock), clock)
 
 
 def _comparable(record: Any) -> Any:
@@ -279,10 +291,11 @@ async def _sorted(work: Awaitable[Any]) -> list[Any]:
 
 
 @pytest.mark.timeout(300)
+@pytest.mark.parametrize("order", ["arrival", "deadline", "priority"])
 @requirement("contract:any:memory-and-redis-agree", "job:any:in-one-place")
-def test_redis_answers_and_ends_like_the_specification(request: pytest.FixtureRequest) -> None:
+def test_redis_answers_and_ends_like_the_specification(request: pytest.FixtureRequest, order: Order) -> None:
     with ValkeyProcess() as server:
-        QueueMachine.server = server
+        QueueMachine.server, QueueMachine.order = server, order
         run_state_machine_as_test(
             QueueMachine,
             settings=settings(

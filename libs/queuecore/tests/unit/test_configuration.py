@@ -7,7 +7,7 @@ from typing import Annotated, ClassVar
 import pytest
 from msgspec import Meta
 
-from queuecore.config import load_config, parse_config, queue_limits
+from queuecore.config import ModelConfig, load_config, parse_config, queue_limits
 from queuecore.errors import ConfigurationError
 from queuecore.settings import CommonSettings, Secret, Settings, describe, read_settings
 from queuecore.testing.requirement import requirement
@@ -66,6 +66,8 @@ def test_the_model_is_the_named_one_the_only_one_or_the_default() -> None:
         (("  echo: {", "  echo: {provider: p, "), "models.echo.provider: 'p' is not under providers"),
         (("models:", "modells:"), "modells: unknown section"),
         (("    default: true\n", "    default: true\n    claim_lease_ttl_seconds: 5\n"), "mean the same; set one"),
+        (("  echo: {", "  echo: {result_dedup_ttl_seconds: 9, "), "echo.result_dedup_ttl_seconds: only transport sorted"),
+        (("  small:", "  echo:claimed:"), "'echo:claimed' would share Redis keys with 'echo': rename one"),
         (("    service_type: transcription\n    operations: {transcribe: /v1", "    default: true\n    service_type: transcription\n    operations: {transcribe: /v1"), "is the default already"),
         ((GOOD, "[]"), "models.yaml: a mapping is expected"),
         ((GOOD, "models: {}"), "at least one model is needed"),
@@ -152,3 +154,35 @@ def test_a_secret_is_never_shown() -> None:
     assert "hunter2" not in f"{settings!r} {common!r} {settings.token}"
     assert settings.token.reveal() == "hunter2"
     assert describe(ExampleSettings)[0] == ("EXAMPLE_MODEL", "required", "Which.")
+
+
+def sorted_set(**settings: object) -> ModelConfig:
+    lines = "".join(f", {name}: {value}" for name, value in settings.items())
+    text = GOOD.replace("  echo: {", f"  echo: {{transport: sortedset{lines}, ".replace(", ,", ","))
+    return parse_config(text).models["echo"]
+
+
+def test_a_sorted_set_takes_the_seeds_defaults_from_the_environment_and_its_own_values_first() -> None:
+    common = CommonSettings(
+        claim_lease_ttl_seconds=120, claim_reclaim_interval_ms=9_000, result_dedup_ttl_seconds=4_000
+    )
+    assert CommonSettings().claim_lease_ttl_seconds == 300
+    limits = queue_limits(sorted_set(), common)
+    assert (limits.lease_ms, limits.reclaim_interval_ms, limits.result_dedup_ms) == (120_000, 9_000, 4_000_000)
+    assert (limits.order, limits.batch_size) == ("deadline", 10)
+
+    own = sorted_set(claim_lease_ttl_seconds=40, claim_reclaim_interval_ms=500, batch_size=3, order="priority")
+    limits = queue_limits(own, common)
+    assert (limits.lease_ms, limits.reclaim_interval_ms, limits.order, limits.batch_size) == (
+        40_000,
+        500,
+        "priority",
+        3,
+    )
+    assert queue_limits(sorted_set(lease_seconds=40), common).lease_ms == 40_000
+
+
+def test_a_duplicate_marker_that_does_not_outlive_the_redelivery_chain_is_refused() -> None:
+    with pytest.raises(ConfigurationError, match=r"1260 does not outlive the longest redelivery chain.* = 1260 s"):
+        _ = queue_limits(sorted_set(result_dedup_ttl_seconds=1260), CommonSettings())
+    assert queue_limits(sorted_set(result_dedup_ttl_seconds=1261), CommonSettings()).result_dedup_ms == 1_261_000

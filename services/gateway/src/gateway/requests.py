@@ -8,7 +8,7 @@ in order, repeated or not; ``params`` itself is kept byte for byte when nothing 
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Final, NamedTuple
 from urllib.parse import parse_qsl, urlsplit
 
@@ -29,7 +29,12 @@ MOST_QUERY_FIELDS: Final = 100
 LATEST_MS: Final = 253_402_300_799_999  # the end of the year 9999
 _TRACEPARENT: Final = re.compile(r"(?!ff)[0-9a-f]{2}-(?!0{32})[0-9a-f]{32}-(?!0{16})[0-9a-f]{16}-[0-9a-f]{2}\Z")
 _URL_TEXT: Final = re.compile(r"[\x21-\x7e]+\Z")
-_TRUTH: Final = {"true": "true", "false": "false"}
+# What each transport understands, the usual one first; true and false stand for high and normal where they are words.
+_PRIORITIES: Final[Mapping[str, Sequence[str]]] = {
+    "list": ("false", "true"),
+    "sortedset": ("normal", "high", "critical"),
+    "stream": ("normal", "high"),
+}
 
 
 class Submission(NamedTuple):
@@ -192,7 +197,7 @@ class Options:
             config=model,
             operation_name=operation_name,
             operation=model.operation(operation_name),
-            priority="true" if priority_header else self._priority(),
+            priority=_PRIORITIES[model.transport][1] if priority_header else self._priority(model),
             not_before=not_before,
             deadline=deadline,
             ordering_key=ordering_key,
@@ -209,12 +214,14 @@ class Options:
             raise _invalid(f"operation: unknown: {name!r}; this model has: {', '.join(names)}")
         return name
 
-    def _priority(self) -> str:
-        text = self._known.get("priority", "false")
-        priority = _TRUTH.get(text)
-        if priority is None:
-            raise _invalid("priority: true or false")
-        if priority == "true" and not self._priority_field:
+    def _priority(self, model: ModelConfig) -> str:
+        words = _PRIORITIES[model.transport]
+        text = self._known.get("priority", words[0])
+        priority = {"false": words[0], "true": words[1]}.get(text, text)
+        if priority not in words:
+            also = "" if model.transport == "list" else f" (true is {words[1]})"
+            raise _invalid(f"priority: {' or '.join(words)}{also}")
+        if priority != words[0] and not self._priority_field:
             raise Refusal(
                 400, "priority_not_allowed", "priority: this gateway has no priority (GATEWAY_PRIORITY_HEADER is unset)"
             )

@@ -2,14 +2,21 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from typing import Final
+
 from queuecore.broker import Broker
-from queuecore.config import ModelConfig, queue_limits
+from queuecore.config import ModelConfig, Transport, queue_limits
 from queuecore.errors import ConfigurationError
+from queuecore.redis.broker import RedisBroker
 from queuecore.redis.client import Link
 from queuecore.redis.list_transport import ListBroker
 from queuecore.redis.server import RedisServer
 from queuecore.redis.signals import RedisSignals
+from queuecore.redis.sortedset_transport import SortedSetBroker
 from queuecore.settings import CommonSettings
+
+TRANSPORTS: Final[Mapping[Transport, type[RedisBroker]]] = {"list": ListBroker, "sortedset": SortedSetBroker}
 
 
 class RedisQueue:
@@ -18,7 +25,7 @@ class RedisQueue:
     def __init__(self, common: CommonSettings, *, name: str, protocol: int = 2) -> None:
         self._common = common
         self._link = Link(common, name=name, protocol=protocol)
-        self._brokers: list[ListBroker] = []
+        self._brokers: list[RedisBroker] = []
         self.server = RedisServer(self._link)
         self.signals = RedisSignals(self._link)
 
@@ -26,11 +33,16 @@ class RedisQueue:
         """The queue of one model.
 
         Raises:
-            ConfigurationError: this release has no such transport.
+            ConfigurationError: this release has no such transport, or its settings contradict each other.
         """
-        if config.transport != "list":
+        kind = TRANSPORTS.get(config.transport)
+        if kind is None:
             raise ConfigurationError(f"models.{model}.transport: {config.transport} is not available in this release")
-        broker = ListBroker(self._link, model, queue_limits(config, self._common))
+        try:
+            limits = queue_limits(config, self._common)
+        except ConfigurationError as error:
+            raise ConfigurationError(f"models.{model}.{error}") from error
+        broker = kind(self._link, model, limits)
         self._brokers.append(broker)
         return broker
 

@@ -26,6 +26,7 @@ from queuecore.errors import ClaimLost, JobExpired, JobNotFound, QueueFull, Scri
 from queuecore.job import JobRecord, Status
 from queuecore.redis import keys as names
 from queuecore.redis import scripts
+from queuecore.redis.change import note_transport
 from queuecore.redis.client import Link
 from queuecore.redis.records import fields_of, read_records, scored, tolerant_record
 
@@ -43,10 +44,14 @@ class RedisVerbs(Broker):
         self.keys = names.QueueKeys(model)
         self._link = link
         self._clock = clock  # tests only: moves the scripts' clock
+        self._transport_noted = False
 
     # -- the call every verb makes ------------------------------------------------------------------------------
 
     async def _run(self, verb: str, job_id: str | None = None, **params: str | int) -> list[str]:
+        if not self._transport_noted:
+            await note_transport(self._link, self.keys, self.transport)
+            self._transport_noted = True
         script = scripts.load(verb, self.transport)
         known: dict[str, str | int] = {
             "queue": self.keys.base,

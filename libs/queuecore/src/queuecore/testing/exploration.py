@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field, replace
 from typing import Final, NamedTuple
 
-from queuecore.broker import NewJob, QueueLimits
+from queuecore.broker import NewJob, Order, QueueLimits
 from queuecore.job import Status
 from queuecore.testing.specification import Specification, State
 
@@ -25,7 +25,7 @@ LIMITS: Final = QueueLimits(lease_ms=1_000, max_reap_attempts=1)
 class Worker(NamedTuple):
     """``step`` is what it will do next; ``connection`` is the incarnation of its liveness connection."""
 
-    step: str = "idle"  # idle popped running stored retrying releasing unclaiming cancelling
+    step: str = "idle"  # idle popped (or peeked) running stored retrying releasing unclaiming cancelling
     job: str = ""
     fence: int = 0
     claim_id: str = ""
@@ -66,7 +66,7 @@ class World:
         jobs = tuple(
             (
                 one.status, one.generation, one.fence, one.claim_id, one.owner_client, bool(one.lease_until), one.reaps,
-                one.failures, one.seq, one.returned, one.return_to, one.cancel_requested, one.settled,
+                one.failures, one.seq, one.entered, one.returned, one.return_to, one.cancel_requested, one.settled,
             )
             for one in queue.jobs.values()
         )  # fmt: skip
@@ -106,13 +106,18 @@ class Scenario:
     foreign: bool = False
     reconciler: bool = False
     fast_death: bool = False
-    verdicts: tuple[str, ...] = ("complete",)
+    order: Order = "arrival"
     make: Callable[[QueueLimits, State], Specification] = Specification
+
+    @property
+    def limits(self) -> QueueLimits:
+        """Of the queue."""
+        return LIMITS._replace(order=self.order)
 
     def first(self) -> World:
         """Every job submitted, every process idle."""
         queue = State()
-        specification = self.make(LIMITS, queue)
+        specification = self.make(self.limits, queue)
         names = [f"j{number}" for number in range(self.jobs)]
         for name in names:
             _ = specification.submit(NewJob(id=name, fields={}, ordering_key=self.ordering_key), NOW)
@@ -193,7 +198,7 @@ class Explorer:
         made = world.copy()
         if spend:
             made.budget[spend] -= 1
-        return made, self.scenario.make(LIMITS, made.queue)
+        return made, self.scenario.make(self.scenario.limits, made.queue)
 
     def _worker(self, world: World, number: int) -> Iterator[Step]:
         me, name = world.workers[number], f"w{number}"
@@ -217,7 +222,13 @@ class Explorer:
                 made = become(self._fork(world, "stop")[0], stopped=True, renewing=False)
                 yield Step(f"{name} SIGSTOP in {me.step}", made, hostile=True)
         if me.step == "idle":
-            if world.queue.pending:
+            if world.queue.pending and self.scenario.order != "arrival":
+                made, specification = self._fork(world)
+                job = specification.peek() or ""
+                serial = me.serial + 1
+                made = become(made, step="popped", job=job, serial=serial, claim_id=f"{name}.{serial}")
+                yield Step(f"{name} peeks at {job}", made)
+            elif world.queue.pending:
                 for lost in (False, True) if can("loss") else (False,):
                     made, specification = self._fork(world, "loss" if lost else "")
                     job = specification.pop() or ""
@@ -279,8 +290,10 @@ class Explorer:
                 made.workers[number] = Worker(serial=me.serial, connection=me.connection)
             yield Step(f"{name} claim {me.job} -> {word}{', reply lost' * lost}", made, lost)
         if world.budget.get("term"):
-            made, _ = self._fork(world, "term")
+            made, specification = self._fork(world, "term")
             made.workers[number] = me._replace(step="unclaiming")
+            if specification.peeks:
+                made.workers[number] = Worker(serial=me.serial, connection=me.connection)
             yield Step(f"{name} SIGTERM before its claim", made, hostile=True)
 
     def _time(self, world: World) -> Iterator[Step]:
@@ -358,8 +371,8 @@ class Explorer:
                 )
                 yield Step(f"client cancels {name} -> {reply}", made, hostile=True)
         if can("move") and world.queue.processing:
-            made, _ = self._fork(world, "move")
-            made.queue.pending.insert(0, made.queue.processing.pop())
+            made, specification = self._fork(world, "move")
+            specification.move_back()
             yield Step("operator LMOVE processing pending", made, hostile=True)
         if can("remove"):
             for name in dict.fromkeys(world.queue.processing):

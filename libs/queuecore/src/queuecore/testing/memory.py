@@ -170,7 +170,8 @@ class MemoryBroker(Broker):
                 for job in self.specification.state.jobs.values()
                 if job.claim_id == claim_id and job.status is Status.PROCESSING
             ]
-            job_id = current[0] if current else self.specification.pop()
+            take = self.specification.peek if self.specification.peeks else self.specification.pop
+            job_id = current[0] if current else take()
             if job_id is not None:
                 word = self.specification.claim(
                     job_id, claim_id, self._now, owner=worker.name, client=worker.client, execution_ms=execution_ms

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
+from collections.abc import Callable
 from typing import NamedTuple
 
-from queuecore.broker import Broker
+from queuecore.broker import Broker, QueueLimits
 from queuecore.job import Status
 from queuecore.redis.client import Link
 from queuecore.redis.keys import QueueKeys, job
+from queuecore.redis.records import scored, server_ms
 from queuecore.testing.clock import ManualClock
 from queuecore.testing.memory import MemoryQueue
 
@@ -39,8 +41,12 @@ class Operator(ABC):
         """BLMOVE without a claim, as a foreign relay or a relay that dies in between does."""
 
     @abstractmethod
-    async def move_back(self) -> None:
-        """LMOVE processing pending RIGHT LEFT."""
+    async def move_back(self, job_id: str = "") -> None:
+        """LMOVE processing pending RIGHT LEFT: the claim taken last, which ``job_id`` names if there are several."""
+
+    @abstractmethod
+    async def offer_again(self) -> None:
+        """The same without a look at the lease: it stays where it is."""
 
     @abstractmethod
     async def remove(self, job_id: str) -> None:
@@ -74,6 +80,21 @@ class Stand(NamedTuple):
     operator: Operator
     clock: ManualClock
 
+    @property
+    def limits(self) -> QueueLimits:
+        """Of its queue; ``order`` says in which order jobs run."""
+        return self.broker.limits
+
+    @property
+    def first(self) -> str:
+        """The priority that goes first, in this queue's words."""
+        return "true" if self.limits.order == "arrival" else "high"
+
+    @property
+    def usual(self) -> str:
+        """The priority of those that asked for none."""
+        return "false" if self.limits.order == "arrival" else "normal"
+
 
 class MemoryOperator(Operator):
     """Hands on a ``MemoryQueue``."""
@@ -105,7 +126,11 @@ class MemoryOperator(Operator):
     async def pop(self) -> str | None:
         return self._specification.pop()
 
-    async def move_back(self) -> None:
+    async def move_back(self, job_id: str = "") -> None:
+        assert job_id in {"", self._specification.state.processing[-1]}
+        self._specification.move_back()
+
+    async def offer_again(self) -> None:
         state = self._specification.state
         state.pending.insert(0, state.processing.pop())
 
@@ -156,8 +181,11 @@ class RedisListOperator(Operator):
     async def pop(self) -> str | None:
         return await self._link.call("LMOVE", self._keys.pending, self._keys.processing, "LEFT", "RIGHT")
 
-    async def move_back(self) -> None:
+    async def move_back(self, job_id: str = "") -> None:
         _ = await self._link.call("LMOVE", self._keys.processing, self._keys.pending, "RIGHT", "LEFT")
+
+    async def offer_again(self) -> None:
+        await self.move_back()
 
     async def remove(self, job_id: str) -> None:
         _ = await self._link.call("LREM", self._keys.processing, 1, job_id)
@@ -176,6 +204,95 @@ class RedisListOperator(Operator):
 
     async def push_processing(self, job_id: str) -> None:
         _ = await self._link.call("RPUSH", self._keys.processing, job_id)
+
+
+class RedisSortedSetOperator(Operator):
+    """redis-cli on the sorted-set transport's keys, and what a relay of another make does to them (seed 002)."""
+
+    def __init__(self, link: Link, model: str, clock: Callable[[], int] | None = None) -> None:
+        self._link = link
+        self._keys = QueueKeys(model)
+        self._clock = clock
+
+    async def places(self) -> Places:
+        keys = self._keys
+        return Places(
+            *await self._link.pipeline(
+                [("ZRANGE", key, 0, -1) for key in (keys.queue, keys.claims_idx, keys.paused, keys.delayed)]
+                + [("LRANGE", keys.deadletter, 0, -1)]
+            )
+        )
+
+    async def residue(self) -> list[str]:
+        keys = self._keys
+        allowed = {keys.jobs, keys.outbox, keys.deadletter, keys.state, keys.bell, f"{keys.bell}:listeners"}
+        found: list[str] = [
+            *await self._link.call("KEYS", f"{keys.base}:*"), *await self._link.call("KEYS", f"{keys.queue}*")
+        ]  # fmt: skip
+        return sorted(key for key in found if key not in allowed)
+
+    async def pop(self) -> str | None:
+        found = scored(await self._link.call("ZRANGE", self._keys.queue, 0, 0, "WITHSCORES"))
+        if not found:
+            return None
+        job_id, score = found[0]
+        await self._do(
+            ("ZREM", self._keys.queue, job_id),
+            ("HSET", self._keys.claimed, job_id, job_id, f"{job_id}:score", f"{score:.0f}"),
+            ("ZADD", self._keys.claims_idx, 0, job_id),
+        )
+        return job_id
+
+    async def offer_again(self) -> None:
+        (job_id,) = await self._link.call("ZRANGE", self._keys.claims_idx, 0, -1)
+        score = await self._link.call("HGET", self._keys.claimed, f"{job_id}:score")
+        await self._do(("ZADD", self._keys.queue, score, job_id))
+
+    async def move_back(self, job_id: str = "") -> None:
+        if not job_id:
+            (job_id,) = await self._link.call("ZRANGE", self._keys.claims_idx, 0, -1)
+        score = await self._link.call("HGET", self._keys.claimed, f"{job_id}:score")
+        await self.remove(job_id)
+        await self._do(("ZADD", self._keys.queue, score or 0, job_id))
+
+    async def remove(self, job_id: str) -> None:
+        await self._do(
+            ("HDEL", self._keys.claimed, job_id, f"{job_id}:score"),
+            ("HDEL", self._keys.claim_owners, job_id),
+            ("ZREM", self._keys.claims_idx, job_id),
+        )
+
+    async def remove_waiting(self, job_id: str) -> None:
+        await self._do(("ZREM", self._keys.queue, job_id))
+
+    async def set_lease(self, job_id: str, milliseconds: int = 600_000) -> None:
+        now = self._clock() if self._clock else await server_ms(self._link)
+        await self._do(
+            ("HSET", self._keys.claim_owners, job_id, "seed-relay"),
+            ("ZADD", self._keys.claims_idx, "XX", now + milliseconds, job_id),
+        )
+
+    async def delete_lease(self, job_id: str) -> None:
+        await self._do(
+            ("HDEL", self._keys.claim_owners, job_id), ("ZADD", self._keys.claims_idx, "XX", 0, job_id)
+        )  # fmt: skip
+
+    async def delete_record(self, job_id: str) -> None:
+        await self._do(("DEL", job(job_id)))
+
+    async def push_processing(self, job_id: str) -> None:
+        await self._do(("ZADD", self._keys.claims_idx, 0, job_id))
+
+    async def _do(self, *commands: tuple[str | int | float, ...]) -> None:
+        for reply in await self._link.pipeline(commands):
+            assert not isinstance(reply, Exception), reply
+
+
+def operator_of(transport: str, link: Link, model: str, clock: Callable[[], int] | None = None) -> Operator:
+    """Hands on a queue of this transport; ``clock`` is its queue's."""
+    if transport == "list":
+        return RedisListOperator(link, model)
+    return RedisSortedSetOperator(link, model, clock)
 
 
 async def live_statuses(stand: Stand, job_ids: list[str]) -> list[Status]:

@@ -322,6 +322,32 @@ class Specification:
         self.admit_in_order(job, now)
         return "created", Status.PENDING
 
+    @property
+    def peeks(self) -> bool:
+        """Whether a worker only looks at the head, and its claim moves the entry; a list's pop moves it before."""
+        return self.limits.order != "arrival"
+
+    def peek(self) -> str | None:
+        """The entry at the head, which stays there."""
+        return self.state.pending[0] if self.state.pending else None
+
+    def hold(self, job_id: str) -> bool:
+        """Out of pending and into processing, if it stands there."""
+        offered = job_id in self.state.pending
+        if offered:
+            self.state.pending.remove(job_id)
+            self.state.processing.append(job_id)
+        return offered
+
+    def move_back(self) -> None:
+        """An operator undoes the claim taken last."""
+        job_id = self.state.processing.pop()
+        self.state.pending.insert(0, job_id)
+        if self.peeks:  # the lease is part of the claim that is undone
+            _ = self.state.foreign_leases.pop(job_id, None)
+            if job_id in self.state.jobs:
+                self.state.pending.sort(key=self.rank)
+
     def pop(self) -> str | None:
         """BLMOVE: the entry at the head moves to processing."""
         if not self.state.pending:
@@ -338,10 +364,12 @@ class Specification:
             self.leave(job_id, job)
             return "dropped"
         if job.status is Status.PROCESSING and job.claim_id == claim_id:
+            if self.peeks:
+                _ = self.hold(job_id)
             job.lease_until = self.lease_end(job, now, renewing=True)
             _ = state.first_seen.pop(job_id, None)
             return "claimed"
-        if job_id not in state.processing:
+        if not (self.hold(job_id) if self.peeks else job_id in state.processing):
             return "moved"
         if self.lease_is_live(job, now):
             return "held"

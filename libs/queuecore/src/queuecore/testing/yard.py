@@ -16,7 +16,7 @@ import msgspec
 
 from queuecore.blobs import BlobStore
 from queuecore.broker import Broker, NewJob
-from queuecore.config import parse_config
+from queuecore.config import Transport, parse_config
 from queuecore.job import JobRecord, Status, input_key
 from queuecore.names import new_job_id
 from queuecore.redis import RedisQueue
@@ -24,7 +24,7 @@ from queuecore.redis.client import Link
 from queuecore.settings import CommonSettings, Secret
 from queuecore.storage.directory import DirectoryStore
 from queuecore.testing.clock import eventually
-from queuecore.testing.operator import RedisListOperator
+from queuecore.testing.operator import operator_of
 from queuecore.testing.processes import Mock, Process, Served
 from queuecore.testing.servers import ValkeyProcess
 
@@ -37,6 +37,7 @@ MODEL_TEXT: Final = """
     service_type: echo
     operations: {{echo: {{url: /echo, request: raw}}}}
     lease_seconds: {lease}
+    transport: {transport}
 """
 
 
@@ -51,6 +52,7 @@ class Yard:
         *,
         model: str = "m",
         lease_seconds: int = 60,
+        transport: Transport = "list",
         store: tuple[BlobStore, Mapping[str, str]] | None = None,
     ) -> None:
         """``store`` is another one than a plain directory, and the environment that makes processes open it."""
@@ -58,7 +60,7 @@ class Yard:
         self._server = server
         directory.mkdir(exist_ok=True, parents=True)
         self.models_file = directory / "models.yaml"
-        text = "models:" + MODEL_TEXT.format(name=model, lease=lease_seconds)
+        text = "models:" + MODEL_TEXT.format(name=model, lease=lease_seconds, transport=transport)
         _ = self.models_file.write_text(text, "utf-8")
         (directory / "blobs").mkdir(exist_ok=True)
         self.common = CommonSettings(redis_url=Secret(server.url), models_file=str(self.models_file))
@@ -68,7 +70,7 @@ class Yard:
         self.queue = RedisQueue(self.common, name="yard")
         self.config = parse_config(text).models[model]
         self.broker: Broker = self.queue.broker(model, self.config)
-        self.operator = RedisListOperator(self.link, model)
+        self.operator = operator_of(transport, self.link, model)
         self.processes: list[Process] = []
         self._numbers = itertools.count()
 

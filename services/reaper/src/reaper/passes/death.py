@@ -72,7 +72,7 @@ class DeathNotice:
                 fields = {"model": broker.model, "job_id": claim.job_id, "outcome": reaped.outcome}
                 _log.warning("an owner is dead", extra={"event": Event.DEATH_NOTICED, "client": claim.client} | fields)
                 metrics.DEATH_NOTICES.labels(broker.model, reaped.outcome).inc()
-                note(broker.model, reaped, CAUSE)
+                note(broker, reaped, CAUSE)
         if problem is not None:
             raise problem
 

@@ -11,6 +11,7 @@ from typing import Final
 from queuecore.broker import Broker
 from queuecore.telemetry import metrics
 from queuecore.telemetry.names import Event
+from reaper.passes.reap import SORTED
 
 UNDELIVERED_AFTER_MS: Final = 60_000  # a verdict whose consumer died is given to another after a minute
 
@@ -23,12 +24,18 @@ class Depths:
     def __init__(self, broker: Broker) -> None:
         self._broker = broker
         self._stuck = False
+        self._duplicates = 0
 
     async def show(self) -> None:
         """Read and show."""
         model, counts = self._broker.model, await self._broker.counts()
         metrics.QUEUE_DEPTH.labels(model, "pending").set(counts.pending)
         metrics.QUEUE_DEPTH.labels(model, "processing").set(counts.processing)
+        if self._broker.limits.order in SORTED:
+            metrics.CLAIM_DEPTH.labels(model).set(counts.processing)
+        duplicates = metrics.DUPLICATE_RESULTS_SUPPRESSED.labels(model)
+        duplicates.inc(max(0, counts.duplicates - self._duplicates))
+        self._duplicates = counts.duplicates
         for state in ("pending", "processing", "delayed", "paused", "ordered", "deadletter", "outbox"):
             metrics.QUEUE_JOBS.labels(model, state).set(getattr(counts, state))
         metrics.OLDEST_PENDING_AGE_SECONDS.labels(model).set((counts.oldest_pending_ms or 0) / 1000)

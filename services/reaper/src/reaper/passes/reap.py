@@ -11,14 +11,30 @@ from queuecore.telemetry import metrics
 from queuecore.telemetry.names import Event
 from reaper.grace import RestartGrace
 
+SORTED: Final = ("deadline", "priority")  # the orders of a sorted set
 COUNTED: Final = ("requeued", "deadletter", "dropped")
 _LEVELS: Final = {"deadletter": logging.ERROR, "requeued": logging.WARNING}
 
 _log = logging.getLogger(__name__)
 
 
-async def reap(broker: Broker, grace: RestartGrace) -> None:
-    """One look at every processing entry, unless the model is in its restart grace."""
+class Pace:
+    """A sorted set's leases are looked at every ``claim_reclaim_interval_ms``, where our interval is shorter."""
+
+    def __init__(self) -> None:
+        self._looked: dict[str, float] = {}
+
+    def due(self, broker: Broker, now: float) -> bool:
+        """Whether this queue's turn has come; if so, it is noted."""
+        before = self._looked.get(broker.model)
+        if before is not None and 1000 * (now - before) < broker.limits.reclaim_interval_ms:
+            return False
+        self._looked[broker.model] = now
+        return True
+
+
+async def reap(broker: Broker, grace: RestartGrace, pace: Pace | None = None) -> None:
+    """One look at every processing entry, unless the model is in its restart grace or not due yet."""
     if not grace.begun(broker.model) and grace.witness:
         owned = await broker.owners()
         if grace.begin(broker.model, {claim.client for claim in owned}, monotonic()):
@@ -28,15 +44,18 @@ async def reap(broker: Broker, grace: RestartGrace) -> None:
             )
     held = grace.holds(broker.model, monotonic())
     metrics.REAP_HELD.labels(broker.model).set(held)
-    if held:
+    if held or (pace is not None and not pace.due(broker, monotonic())):
         return
     for reaped in await broker.reap():
-        note(broker.model, reaped, "its lease is over")
+        note(broker, reaped, "its lease is over")
 
 
-def note(model: str, reaped: Reaped, cause: str) -> None:
+def note(broker: Broker, reaped: Reaped, cause: str) -> None:
     """Count and log one outcome; entries left alone are not worth a line."""
+    model = broker.model
     fields = {"model": model, "job_id": reaped.job_id, "outcome": reaped.outcome, "cause": cause}
+    if reaped.outcome == "requeued" and broker.limits.order in SORTED:
+        metrics.CLAIMS_EXPIRED.labels(model).inc()
     if reaped.outcome in COUNTED:
         metrics.JOBS_REAPED.labels(model, reaped.outcome).inc()
     if reaped.outcome in {*COUNTED, "cancelled", "adopted"}:

@@ -1,0 +1,43 @@
+"""A queue remembers its transport; another one is refused while jobs stand in the old one's structures."""
+
+from __future__ import annotations
+
+from queuecore.errors import BrokerUnavailable
+from queuecore.redis.client import Link
+from queuecore.redis.keys import QueueKeys
+
+
+class TransportChanged(BrokerUnavailable):
+    """models.yaml names another transport than the one that holds this queue's jobs."""
+
+
+async def note_transport(link: Link, keys: QueueKeys, transport: str) -> None:
+    """Write the transport down, or compare it.
+
+    Raises:
+        TransportChanged: live jobs are left under another one; the text says how to drain it.
+    """
+    known = await link.call("HGET", keys.state, "transport")
+    if known == transport:
+        return
+    if known is not None:
+        left = sum([await link.call(*command) for command in _counts(keys)[str(known)]])
+        left += await link.call("ZCARD", keys.waiting)  # pending, paused and ordered ones
+        left += await link.call("ZCARD", keys.delayed)
+        if left:
+            raise TransportChanged(
+                f"models.{keys.model}.transport: {left} jobs are left under transport {known}. Let them end under "
+                f"`transport: {known}`, or cancel what waits with `relayq purge {keys.model}`; then change it"
+            )
+    _ = await link.call("HSET", keys.state, "transport", transport)
+
+
+_Commands = list[tuple[str, str]]
+
+
+def _counts(keys: QueueKeys) -> dict[str, _Commands]:
+    """Running jobs of each transport."""
+    return {
+        "list": [("LLEN", keys.processing)],
+        "sortedset": [("ZCARD", keys.claims_idx)],
+    }
