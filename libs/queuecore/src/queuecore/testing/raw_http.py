@@ -84,6 +84,7 @@ class RawHttpServer:
         self._tls = tls
         self._server: asyncio.Server | None = None
         self._port = 0
+        self._writers: dict[asyncio.Task[None], asyncio.StreamWriter] = {}
 
     @property
     def url(self) -> str:
@@ -105,13 +106,24 @@ class RawHttpServer:
         await self.open()
         return self
 
-    async def __aexit__(self, *_: object) -> None:
+    async def __aexit__(self, *how: object) -> None:
         await self.close()
-        for exchange in self.exchanges:
-            exchange.writer.transport.abort()
+        await asyncio.sleep(0)  # whatever was accepted has its task now
+        for writer in self._writers.values():
+            writer.transport.abort()
+        for task in self._writers:
+            _ = task.cancel()
+        if self._writers:
+            _ = await asyncio.wait(self._writers)
+        await asyncio.sleep(0)  # and the transports hear of their end
 
     async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        with contextlib.suppress(OSError, asyncio.IncompleteReadError):
+        task = asyncio.current_task()
+        assert task is not None
+        self._writers[task] = writer
+        task.add_done_callback(self._writers.pop)
+        # A handler that still waits when the test is over is cancelled; asyncio 3.11 would log that as an error.
+        with contextlib.suppress(OSError, asyncio.IncompleteReadError, asyncio.CancelledError):
             exchange = RawExchange(await reader.readuntil(_END), reader, writer)
             if exchange.target == self.health_path:
                 self.health_asked += 1
