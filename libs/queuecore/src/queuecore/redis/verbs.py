@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import logging
 from collections.abc import Callable, Sequence
 from typing import Final
 
@@ -31,6 +32,7 @@ from queuecore.redis.client import Link
 from queuecore.redis.records import fields_of, read_records, scored, tolerant_record
 
 _PAGE: Final = 500
+_log = logging.getLogger(__name__)
 
 
 class RedisVerbs(Broker):
@@ -163,7 +165,14 @@ class RedisVerbs(Broker):
             case ["claimed", *flat]:
                 record = tolerant_record({"id": job_id} | fields_of(flat))
                 return Claim(record, record.fence, claim_id)
-            case ["dropped" | "moved" | "held" | "cancelled" | "expired" | "deadletter"]:
+            case ["dropped", why]:
+                if why == "unknown":
+                    _log.warning(
+                        "an entry without a record was removed from the queue",
+                        extra={"event": "entry.dropped", "model": self.model, "entry": job_id},
+                    )
+                return None
+            case ["moved" | "held" | "cancelled" | "expired" | "deadletter"]:
                 return None
             case _:
                 raise ScriptContractError(f"claim answered {reply}")

@@ -24,6 +24,7 @@ class Event(StrEnum):
     DEATH_NOTICED = "death.noticed"
     DEATH_DOUBTED = "death.doubted"
     DRAIN_STARTED = "drain.started"
+    ENTRY_DROPPED = "entry.dropped"
     GRACE_STARTED = "grace.started"
     INFERENCE_AWAITED = "inference.awaited"
     INFERENCE_READY = "inference.readied"

@@ -15,7 +15,7 @@
 -- ARGV[11] now            test clock in ms; "" means the server's clock
 --
 -- Returns  {"claimed", field, value, …}  the record, its claim included
---          {"dropped"}     record gone or terminal: the entry was removed
+--          {"dropped", "unknown"|"over"}   record gone or terminal: the entry was removed
 --          {"moved"}       the entry is not there any more: somebody was faster; nothing changed
 --          {"held"}        somebody alive owns it; the entry stays in processing, which heals an operator's move
 --          {"cancelled"} {"expired"} {"deadletter"}   that verdict was reached instead
@@ -39,7 +39,7 @@ end
 local retention = { result = tonumber(ARGV[8]), deadletter = tonumber(ARGV[9]), tombstone = tonumber(ARGV[10]) }
 if not rec or is_terminal(rec) then
   leave(base, id, rec or { status = "gone" })
-  return { "dropped" }
+  return { "dropped", rec and "over" or "unknown" }
 end
 hold(base, id, rec)
 if replay then
