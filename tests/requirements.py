@@ -16,7 +16,7 @@ from typing import Final, NamedTuple
 
 ROOT: Final = Path(__file__).parents[1]
 PAGE: Final = ROOT / "docs" / "guarantees.md"
-MOST: Final = 100
+MOST: Final = 150
 
 
 class Requirement(NamedTuple):
@@ -283,6 +283,33 @@ GUARANTEES: Final[Mapping[str, Guarantee]] = {
             ),
             "job:expire:deadline-kept": Requirement(
                 "A job that waits past its deadline, or longer than the maximum, expires with an event."
+            ),
+        },
+    ),
+    "The client's side": Guarantee(
+        "The client's side",
+        "What a caller of the HTTP interface may rely on besides the life of a job.",
+        {
+            "idempotency:submit:one-job-a-key": Requirement(
+                "50 simultaneous posts with one Idempotency-Key: one job, one queue entry, one object."
+            ),
+            "idempotency:submit:replayed": Requirement(
+                "A repeat of an accepted request answers 200, Idempotent-Replay: true and the same job as it is now."
+            ),
+            "idempotency:submit:another-request-refused": Requirement(
+                "The same key with another file or option is 409 while the first is accepted, 422 afterwards."
+            ),
+            "idempotency:submit:scoped-to-tenant-and-route": Requirement(
+                "Two tenants, or two routes, never share an Idempotency-Key."
+            ),
+            "idempotency:submit:freed-on-failure": Requirement(
+                "A request that failed frees its key at once, and its answer is never replayed."
+            ),
+            "idempotency:any:lives-with-the-record": Requirement(
+                "A key lives as long as the record of its job: no answer names a job that is gone."
+            ),
+            "idempotency:kill:freed-within-15-s": Requirement(
+                "SIGKILL of a gateway in the middle of an upload frees the key within 15 s, SIGTERM at once."
             ),
         },
     ),

@@ -23,6 +23,7 @@ from queuecore.redis import TRANSPORTS, RedisQueue
 from queuecore.redis.client import Link
 from queuecore.redis.scripts import load
 from queuecore.redis.scripts import names as verbs
+from queuecore.reservation import Reservation, Scope
 from queuecore.settings import CommonSettings, Secret
 from queuecore.testing.clock import eventually
 from queuecore.testing.servers import ValkeyProcess
@@ -93,7 +94,12 @@ async def submit(queue: RedisQueue, model: str, count: int = 1, **more: Any) -> 
     broker = queue.broker(model, CONFIGS[model])
     ids = [new_job_id() for _ in range(count)]
     for job_id in ids:
-        _ = await broker.submit(NewJob(id=job_id, fields={"service_type": "t"}, **more))
+        scope = Scope("t", "jobs/t", job_id)
+        _ = await queue.reservations.reserve(scope, "token")
+        await queue.reservations.free(scope, "token")
+        _ = await queue.reservations.reserve(scope, "token")
+        held = Reservation(scope, "token", "f")
+        _ = await broker.submit(NewJob(id=job_id, fields={"service_type": "t"}, reservation=held, **more))
     return ids
 
 

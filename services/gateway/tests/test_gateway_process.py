@@ -4,109 +4,33 @@ from __future__ import annotations
 
 import asyncio
 import hashlib
-import os
 import signal
-import sys
 import time
-from collections.abc import AsyncGenerator, AsyncIterator, Callable, Iterator
-from contextlib import asynccontextmanager
+from collections.abc import AsyncIterator, Callable, Iterator
 from pathlib import Path
 
 import httpx
-import psutil
 import pytest
+from gateway_process import gateway, queue_of
 
-from queuecore.broker import Broker, Result, Worker
-from queuecore.config import load_config
+from queuecore.broker import Result, Worker
 from queuecore.job import result_key
 from queuecore.names import new_claim_id
-from queuecore.redis import open_redis
-from queuecore.settings import CommonSettings, Secret
+from queuecore.settings import CommonSettings
 from queuecore.storage import open_store
 from queuecore.testing.clock import eventually
 from queuecore.testing.requirement import requirement
-from queuecore.testing.servers import ValkeyProcess, free_port
+from queuecore.testing.servers import ValkeyProcess
 
 pytestmark = [pytest.mark.anyio, pytest.mark.redis]
 
-MODELS = "models: {echo: {service_type: echo, operations: {echo: /echo}}}"
 MEBIBYTE = 1 << 20
-
-
-class Process:
-    """A running gateway."""
-
-    def __init__(self, child: asyncio.subprocess.Process, ports: dict[str, int]) -> None:
-        self.child = child
-        self.public = f"http://127.0.0.1:{ports['PORT']}"
-        self.admin = f"http://127.0.0.1:{ports['ADMIN_PORT']}"
-        self.metrics = f"http://127.0.0.1:{ports['METRICS_PORT']}"
-        self.client = httpx.AsyncClient(base_url=self.public, timeout=30)
-
-    async def ready(self) -> None:
-        async def probe() -> bool:
-            try:
-                return (await self.client.get("/health/ready")).status_code == 200
-            except httpx.TransportError:
-                return False
-
-        assert await eventually(probe, within=20)
-
-    async def ended(self, within: float = 15) -> tuple[int, str]:
-        """Exit code and output."""
-        async with asyncio.timeout(within):
-            output, _ = await self.child.communicate()
-        assert self.child.returncode is not None
-        return self.child.returncode, output.decode()
-
-    def rss(self) -> int:
-        return psutil.Process(self.child.pid).memory_info().rss
-
-
-@asynccontextmanager
-async def gateway(directory: Path, redis_url: str, **environ: str) -> AsyncGenerator[Process, None]:
-    """Started, not waited for; killed at the end if it still runs."""
-    _ = (directory / "models.yaml").write_text(MODELS)
-    ports = {name: free_port() for name in ("PORT", "ADMIN_PORT", "METRICS_PORT")}
-    given = {
-        "PATH": os.environ["PATH"],
-        "REDIS_URL": redis_url,
-        "BLOBS_URL": f"file://{directory}/blobs",
-        "MODELS_FILE": str(directory / "models.yaml"),
-        "GATEWAY_AUTH": "none",
-        **{f"GATEWAY_{name}": str(port) for name, port in ports.items()},
-        **environ,
-    }
-    child = await asyncio.create_subprocess_exec(
-        sys.executable, "-W", "error", "-m", "gateway",
-        env={name: value for name, value in given.items() if value}, stdout=asyncio.subprocess.PIPE,
-        stderr=asyncio.subprocess.STDOUT,
-    )  # fmt: skip
-    process = Process(child, ports)
-    try:
-        yield process
-    finally:
-        await process.client.aclose()
-        if child.returncode is None:
-            child.kill()
-        _ = await child.communicate()
 
 
 @pytest.fixture
 def valkey() -> Iterator[ValkeyProcess]:
     with ValkeyProcess(appendonly="always") as server:
         yield server
-
-
-@asynccontextmanager
-async def queue_of(directory: Path, server: ValkeyProcess) -> AsyncGenerator[Broker, None]:
-    """The same queue from outside, as a relay has it."""
-    config = load_config(str(directory / "models.yaml"))
-    queue = await open_redis(CommonSettings(redis_url=Secret(server.url)), name="test")
-    try:
-        yield queue.broker("echo", config.models["echo"])
-    finally:
-        await queue.aclose()
 
 
 async def mebibytes(count: int, digest: Callable[[bytes], None]) -> AsyncIterator[bytes]:

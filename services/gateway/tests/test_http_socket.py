@@ -76,6 +76,7 @@ def test_every_input_of_the_corpus_is_used() -> None:
     assert set(INDEX) == {path.stem for path in DATA.glob("*.raw")} == {
         "h01_length_too_long_then_close", "h02_length_too_long_then_silence", "h04_chunked_ok",
         "h06_length_and_chunked", "h07_negative_length", "h09_expect_continue_over_limit",
+        "h11_idempotency_key_quoted", "h12_idempotency_key_bad", "h14_forwarded_for_spoof",
     }  # fmt: skip
 
 

@@ -218,12 +218,6 @@ async def test_broken_trace_context_is_ignored(stack: Stack) -> None:
         assert (await record_of(stack, response)).traceparent == ""
 
 
-async def test_idempotency_key_is_refused_rather_than_not_kept(stack: Stack) -> None:
-    response = await stack.client.post("/jobs/echo", content=b"x", headers={"idempotency-key": "k"})
-
-    assert "Idempotency-Key" in await refused(stack, response, 400, "not_supported")
-
-
 @pytest.mark.parametrize(
     ("body", "code", "word"),
     [

@@ -25,6 +25,7 @@ from typing import Literal, NamedTuple
 import msgspec
 
 from queuecore.job import JobRecord, Status
+from queuecore.reservation import Reservation
 
 FOREIGN = "foreign"  # owner and claim_id of a claim that a seed-protocol relay holds (design §4.4)
 
@@ -67,6 +68,7 @@ class NewJob(msgspec.Struct, frozen=True, kw_only=True):
     not_before: int | None = None
     deadline: int | None = None
     ordering_key: str = ""
+    reservation: Reservation | None = None
 
 
 class Submitted(NamedTuple):
@@ -208,6 +210,7 @@ class Broker(ABC):
 
         Raises:
             QueueFull: ``max_pending`` jobs wait already.
+            ReservationLost: another request has the idempotency key meanwhile.
         """
 
     @abstractmethod

@@ -8,6 +8,7 @@
     │   ├── ClaimLost                 the claim is no longer current: stop, write nothing
     │   └── WrongState(status)        the verb does not apply now
     ├── QueueFull(model, limit)
+    ├── ReservationLost               another request has the idempotency key meanwhile: nothing was submitted
     ├── BrokerError
     │   ├── BrokerUnavailable         did not run: retry freely
     │   ├── OutcomeUnknown            may have run: repeat only because every script is idempotent
@@ -96,6 +97,13 @@ class QueueFull(QueueCoreError):
         super().__init__(f"the queue of {model} holds its maximum of {limit} waiting jobs")
         self.model = model
         self.limit = limit
+
+
+class ReservationLost(QueueCoreError):
+    """The idempotency key is somebody else's meanwhile; nothing was submitted, and a repeat finds out whose."""
+
+    code = "idempotency_in_flight"
+    retryable = True
 
 
 class BrokerError(QueueCoreError):

@@ -14,6 +14,8 @@ from queuecore.redis import scripts
 
 LUA = Path(str(scripts.LUA))
 NAMES = scripts.names()
+EDGE = [f"edge/{path.stem}" for path in sorted((LUA / "edge").glob("*.lua"))]  # the gateway's own
+ALL = [*NAMES, *EDGE]
 READS = {
     "HGET",
     "HGETALL",
@@ -32,7 +34,7 @@ TRANSPORTS = sorted(path.name[6:-4] for path in (LUA / "_include").glob("place_*
 CONTRACT = Path(__file__).parents[1] / "contract"
 
 
-@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize("name", ALL)
 @pytest.mark.parametrize("kind", ["KEYS", "ARGV"])
 def test_the_header_lists_exactly_what_the_body_reads(name: str, kind: str) -> None:
     text = (LUA / f"{name}.lua").read_text("utf-8")
@@ -43,14 +45,14 @@ def test_the_header_lists_exactly_what_the_body_reads(name: str, kind: str) -> N
     assert used == set(declared)
 
 
-@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize("name", ALL)
 def test_guards_only_read(name: str) -> None:
     guards, marker, _ = (LUA / f"{name}.lua").read_text("utf-8").partition("\n-- writes")
     assert marker
     assert set(re.findall(r'redis\.call\("(\w+)"', guards)) <= READS
 
 
-@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize("name", ALL)
 def test_every_word_that_a_script_answers_stands_in_its_header(name: str) -> None:
     text = (LUA / f"{name}.lua").read_text("utf-8")
     header, _, body = text.partition("-- @include")
@@ -89,12 +91,12 @@ def test_every_transport_has_the_same_functions(transport: str) -> None:
 
 
 @pytest.mark.parametrize("transport", TRANSPORTS)
-@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize("name", ALL)
 def test_luacheck_finds_nothing_in_the_rendered_script(name: str, transport: str, tmp_path: Path) -> None:
     luacheck = shutil.which("luacheck")
     if luacheck is None:
         pytest.skip("luacheck is not installed (Debian: lua-check); .ci/run installs it")
-    path = tmp_path / f"{name}.lua"
+    path = tmp_path / f"{name.replace('/', '-')}.lua"
     _ = path.write_text(scripts.load(name, transport).source, "utf-8")
     done = subprocess.run(
         [luacheck, "--no-color", "--std", "lua51", "--globals", "redis", "cjson", "KEYS", "ARGV",
@@ -104,7 +106,7 @@ def test_luacheck_finds_nothing_in_the_rendered_script(name: str, transport: str
     assert done.returncode == 0, done.stdout
 
 
-@pytest.mark.parametrize("path", sorted(LUA.glob("*.lua")), ids=lambda path: path.stem)
+@pytest.mark.parametrize("path", sorted([*LUA.glob("*.lua"), *LUA.glob("edge/*.lua")]), ids=lambda path: path.stem)
 def test_a_script_stays_readable(path: Path) -> None:
     body = [line for line in path.read_text("utf-8").splitlines() if line.strip() and not line.startswith("--")]
     assert len(body) <= 60

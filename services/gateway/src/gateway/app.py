@@ -31,6 +31,7 @@ from queuecore.broker import Broker, Server, Signals
 from queuecore.config import Config, ModelConfig
 from queuecore.errors import BrokerError, ConfigurationError, QueueFull
 from queuecore.job import TERMINAL
+from queuecore.reservation import Reservations
 from queuecore.telemetry import metrics
 from queuecore.telemetry.names import Event
 from queuecore.telemetry.tracing import Tracer
@@ -49,6 +50,11 @@ class Queue(Protocol):
     @property
     def signals(self) -> Signals:
         """Wake-ups."""
+        ...
+
+    @property
+    def reservations(self) -> Reservations:
+        """Idempotency keys."""
         ...
 
 
@@ -87,7 +93,7 @@ def build(
     rates = {name: Rates() for name in brokers}
     waiters = Waiters(settings.max_waiters)
     health = Health(queue.server, store, tasks.ages)
-    edge = Edge(settings, config, brokers, store, waiters, health, authenticate, rates, tracer)
+    edge = Edge(settings, config, brokers, store, waiters, health, authenticate, queue.reservations, rates, tracer)
     public = Starlette(routes=ROUTES, exception_handlers=dict(HANDLERS))
     public.router.redirect_slashes = False
     public.state.edge = edge

@@ -20,6 +20,7 @@ from queuecore.config import Config
 from queuecore.errors import JobExpired, JobNotFound
 from queuecore.job import JobRecord
 from queuecore.names import is_job_id
+from queuecore.reservation import Reservations
 from queuecore.telemetry.tracing import Tracer
 
 
@@ -34,6 +35,7 @@ class Edge:
     waiters: Waiters
     health: Health
     authenticate: Authenticator
+    reservations: Reservations
     rates: Mapping[str, Rates]
     tracer: Tracer
 
@@ -47,7 +49,7 @@ class Edge:
         if not is_job_id(job_id):
             raise JobNotFound(job_id)
         try:
-            record = await self._reader.get(job_id)
+            record = await self.reader.get(job_id)
         except JobExpired as error:
             if (error.tombstone.get("tenant", ""), error.tombstone.get("service_type", "")) != (tenant, service_type):
                 raise JobNotFound(job_id) from error
@@ -68,7 +70,7 @@ class Edge:
         return broker
 
     @property
-    def _reader(self) -> Broker:
+    def reader(self) -> Broker:
         """Any broker reads the record of any job."""
         return next(iter(self.brokers.values()))
 

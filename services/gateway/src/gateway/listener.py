@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import socket
 from collections.abc import Generator
+from typing import Final
 
 import uvicorn
 from starlette.types import ASGIApp
 
 from gateway.protocol import options
 from queuecore.errors import ConfigurationError
+
+LEAVE_SECONDS: Final = 2.0
 
 
 class Listener(uvicorn.Server):
@@ -39,6 +43,9 @@ class Listener(uvicorn.Server):
     async def listen(self) -> None:
         """Serve until ``stop``, then drain."""
         await self.serve(sockets=[self._socket])
+        # Requests whose time was over were cancelled; they give back what they hold before connections close.
+        if self.server_state.tasks:
+            _ = await asyncio.wait(self.server_state.tasks, timeout=LEAVE_SECONDS)
 
     def stop(self) -> None:
         """Take no more connections; ``listen`` returns when the requests have ended or their time is over."""

@@ -11,6 +11,7 @@ from queuecore.errors import ConfigurationError
 from queuecore.redis.broker import RedisBroker
 from queuecore.redis.client import Link
 from queuecore.redis.list_transport import ListBroker
+from queuecore.redis.reservations import RedisReservations
 from queuecore.redis.server import RedisServer
 from queuecore.redis.signals import RedisSignals
 from queuecore.redis.sortedset_transport import SortedSetBroker
@@ -28,6 +29,7 @@ class RedisQueue:
         self._brokers: list[RedisBroker] = []
         self.server = RedisServer(self._link)
         self.signals = RedisSignals(self._link)
+        self.reservations = RedisReservations(self._link)
 
     def broker(self, model: str, config: ModelConfig) -> Broker:
         """The queue of one model.

@@ -2,7 +2,12 @@
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from typing import Final, NamedTuple
+from urllib.parse import quote
+
+from queuecore.reservation import Scope
+
+NO_IDEMPOTENCY: Final = "idem:"  # what submit is given where the request had no key
 
 
 def job(job_id: str) -> str:
@@ -18,6 +23,11 @@ def tombstone(job_id: str) -> str:
 def duplicate_marker(job_id: str, generation: int) -> str:
     """Sorted-set transport: this generation of the job has its verdict."""
     return f"result-terminal:{job_id}:{generation}"
+
+
+def idempotency(scope: Scope) -> str:
+    """Hash of an Idempotency-Key. Colons of tenant and route are encoded, so that no two scopes share a name."""
+    return f"idem:{quote(scope.tenant, safe='')}:{quote(scope.route, safe='')}:{scope.key}"
 
 
 def done_channel(job_id: str) -> str:

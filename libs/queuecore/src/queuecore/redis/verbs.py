@@ -23,7 +23,15 @@ from queuecore.broker import (
     Submitted,
     Worker,
 )
-from queuecore.errors import ClaimLost, JobExpired, JobNotFound, QueueFull, ScriptContractError, WrongState
+from queuecore.errors import (
+    ClaimLost,
+    JobExpired,
+    JobNotFound,
+    QueueFull,
+    ReservationLost,
+    ScriptContractError,
+    WrongState,
+)
 from queuecore.job import JobRecord, Status
 from queuecore.redis import keys as names
 from queuecore.redis import scripts
@@ -80,12 +88,23 @@ class RedisVerbs(Broker):
         if job.ordering_key:
             fields["ordering_key"] = job.ordering_key
         fields |= self._entry_fields(job)
-        reply = await self._run("submit", job.id, max_pending=self.limits.max_pending, fields=json.dumps(fields))
+        held = job.reservation
+        reply = await self._run(
+            "submit",
+            job.id,
+            max_pending=self.limits.max_pending,
+            fields=json.dumps(fields),
+            idem=names.idempotency(held.scope) if held else names.NO_IDEMPOTENCY,
+            token=held.token if held else "",
+            fingerprint=held.fingerprint if held else "",
+        )
         match reply:
             case ["created", status, created_at]:
                 return Submitted(created=True, status=Status(status), created_at=int(created_at))
             case ["exists", status]:
                 return Submitted(created=False, status=Status(status))
+            case ["unreserved"]:
+                raise ReservationLost("another request with this Idempotency-Key is or was being accepted")
             case ["full"]:
                 raise QueueFull(self.model, self.limits.max_pending)
             case _:

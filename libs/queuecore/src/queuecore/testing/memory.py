@@ -29,8 +29,9 @@ from queuecore.broker import (
     Submitted,
     Worker,
 )
-from queuecore.errors import ClaimLost, JobExpired, JobNotFound, QueueFull, WrongState
+from queuecore.errors import ClaimLost, JobExpired, JobNotFound, QueueFull, ReservationLost, WrongState
 from queuecore.job import JobRecord, Status, record_from_fields
+from queuecore.reservation import LIFE_MS, Answered, Held, Reply, Reservation, Reservations, Reserved, Scope
 from queuecore.testing.clock import ManualClock
 from queuecore.testing.specification import Event, Job, Specification
 
@@ -48,6 +49,7 @@ class MemoryQueue:
         self.arrival = asyncio.Event()
         self.signals = MemorySignals(self)
         self.server = MemoryServer(self)
+        self.reservations = MemoryReservations(self)
 
     def broker(self, model: str, limits: QueueLimits | None = None) -> MemoryBroker:
         """A broker of the model's queue; brokers of one model share it."""
@@ -101,7 +103,14 @@ class MemoryBroker(Broker):
     # -- clients ------------------------------------------------------------------------------------------------
 
     async def submit(self, job: NewJob) -> Submitted:
-        reply = self.specification.submit(job, self._now)
+        now, held, keys = self._now, job.reservation, self._queue.reservations
+        if held and job.id not in self.specification.state.jobs:
+            others = keys.holder(held.scope) not in {"", held.token}
+            if others or keys.answer(held.scope):
+                raise ReservationLost("another request with this Idempotency-Key is or was being accepted")
+        reply = self.specification.submit(job, now)
+        if held and reply[0] == "created":
+            keys.settle(job.id, held)
         self._queue.pump()
         if reply == ("full",):
             raise QueueFull(self.model, self.limits.max_pending)
@@ -434,6 +443,44 @@ class MemorySignals(Signals):
     async def completions(self, model: str) -> AsyncIterator[str]:
         async for payload in self._listen(lambda of, channel: of == model and channel == "completed"):
             yield payload
+
+
+class MemoryReservations(Reservations):
+    """Idempotency keys of a ``MemoryQueue``: (token, until ms) while held, (job id, fingerprint) once answered."""
+
+    def __init__(self, queue: MemoryQueue) -> None:
+        self._queue = queue
+        self.held: dict[Scope, tuple[str, int]] = {}
+        self.answers: dict[Scope, Answered] = {}
+
+    async def reserve(self, scope: Scope, token: str, *, life_ms: int = LIFE_MS) -> Reply:
+        if answer := self.answer(scope):
+            return answer
+        if self.holder(scope) not in {"", token}:
+            return Held()
+        self.held[scope] = token, self._queue.clock() + life_ms
+        return Reserved()
+
+    async def free(self, scope: Scope, token: str) -> None:
+        if self.holder(scope) == token:
+            del self.held[scope]
+
+    def holder(self, scope: Scope) -> str:
+        """The token that has the key now; "" when none has."""
+        token, until = self.held.get(scope, ("", 0))
+        return token if until > self._queue.clock() else ""
+
+    def answer(self, scope: Scope) -> Answered | None:
+        """The job of this key, while there is its record."""
+        found = self.answers.get(scope)
+        if found and any(found.job_id in one.state.jobs for one in self._queue.specifications.values()):
+            return found
+        return None
+
+    def settle(self, job_id: str, reservation: Reservation) -> None:
+        """The key stands for this job from here on."""
+        _ = self.held.pop(reservation.scope, None)
+        self.answers[reservation.scope] = Answered(job_id, reservation.fingerprint)
 
 
 class MemoryServer(Server):

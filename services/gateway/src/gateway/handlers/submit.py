@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 from contextlib import aclosing
-from typing import Final
+from typing import Final, NamedTuple
 
 from starlette.requests import Request
 from starlette.responses import Response
@@ -12,15 +12,26 @@ from starlette.responses import Response
 from gateway.documents import etag_of, path_of, status_document
 from gateway.edge import Edge, edge_of
 from gateway.handlers.answers import json_answer
+from gateway.idempotency import Hold, fingerprint, held, key_of
 from gateway.problems import Refusal
 from gateway.requests import Options, traceparent
 from gateway.uploads import Accepted, Disconnected, Head, Intake, Limits
 from queuecore import clock
 from queuecore.blobs import BlobStore
 from queuecore.broker import Broker, NewJob, Submitted
-from queuecore.errors import BlobError, BrokerError, BrokerUnavailable, OutcomeUnknown, QueueCoreError, QueueFull
+from queuecore.errors import (
+    BlobError,
+    BrokerError,
+    BrokerUnavailable,
+    JobError,
+    OutcomeUnknown,
+    QueueCoreError,
+    QueueFull,
+    ReservationLost,
+)
 from queuecore.job import JobRecord, input_key
 from queuecore.names import new_job_id
+from queuecore.reservation import Answered, Scope
 from queuecore.telemetry import logs, metrics
 from queuecore.telemetry.names import Event
 
@@ -28,6 +39,14 @@ _log = logging.getLogger(__name__)
 
 SUBMIT_PAUSES_SECONDS: Final = (0.05, 0.1, 0.2, 0.4, 0.8)
 EARLY_ADMISSION_BYTES: Final = 1_048_576
+
+
+class Origin(NamedTuple):
+    """Where a submission comes from, and when it began."""
+
+    tenant: str
+    traceparent: str
+    began_ns: int
 
 
 async def submit(request: Request) -> Response:
@@ -50,28 +69,71 @@ async def submit(request: Request) -> Response:
 async def _submit(edge: Edge, request: Request) -> Response:
     began_ns = clock.wall_ns()
     tenant = edge.authenticate(request.headers)
-    if "idempotency-key" in request.headers:
-        # To take the key and not keep its promise would be worse.
-        raise Refusal(400, "not_supported", "Idempotency-Key is not supported yet; send the request without it")
+    key = key_of(request.headers)
     options = Options(
         edge.config, request.path_params["service_type"], priority_field=bool(edge.settings.priority_header)
     )
     options.add_query(request.scope["query_string"])
     head = _head(edge, request)
     intake = Intake(request.receive, head, options, _limits(edge))
-    await _admit(edge, options, head)
+    origin = Origin(tenant, traceparent(request.headers.get("traceparent")), began_ns)
+    if key is None:
+        await _admit(edge, options, head)
+        record = await _accept(edge, intake, origin, None)
+    else:
+        scope = Scope(tenant, f"jobs/{request.path_params['service_type']}", key)
+        async with held(edge.reservations, scope) as hold:
+            if hold.answer is not None:
+                return await _replay(edge, intake, hold.answer)
+            await _admit(edge, options, head)
+            record = await _accept(edge, intake, origin, hold)
+    document = status_document(record)
+    return json_answer(202, document, {"location": path_of(record), "etag": etag_of(document)})
+
+
+async def _replay(edge: Edge, intake: Intake, answer: Answered) -> Response:
+    """What became of the first request under this key, if this one is the same.
+
+    Raises:
+        Refusal: 422, it is another request.
+    """
+    async with aclosing(intake.source()) as source:
+        async for _ in source:  # read to its end: only a whole request can be compared
+            pass
+    if fingerprint(_whole(intake)) != answer.fingerprint:
+        raise Refusal(
+            422,
+            "idempotency_key_reused",
+            "this Idempotency-Key was used for another request; its file or options differ",
+        )
+    try:
+        record = await edge.reader.get(answer.job_id)
+    except JobError as error:  # its retention ended just now, and the key with it
+        raise ReservationLost("the job of this Idempotency-Key is gone; the key is free") from error
+    document = status_document(record)
+    headers = {"location": path_of(record), "etag": etag_of(document), "idempotent-replay": "true"}
+    return json_answer(200, document, headers)
+
+
+def _whole(intake: Intake) -> Accepted:
+    if intake.accepted is None:
+        raise RuntimeError("the upload was not read to its end")
+    return intake.accepted
+
+
+async def _accept(edge: Edge, intake: Intake, origin: Origin, hold: Hold | None) -> JobRecord:
+    """Stream the file to the store and submit its job."""
     job_id = new_job_id()
     key = input_key(job_id)
     async with aclosing(intake.source()) as source:
         _ = await edge.store.put(key, source)
-    accepted = intake.accepted
-    if accepted is None:
-        raise RuntimeError("the store did not read the upload to its end")
+    accepted = _whole(intake)
     model = accepted.submission.model
-    context = traceparent(request.headers.get("traceparent"))
-    with edge.tracer.start("submit", model, job_id=job_id, parent=context, started_ns=began_ns) as span:
-        fields = _fields(accepted, tenant, key) | {"traceparent": span.traceparent}
-        record = await _record(edge, job_id, accepted, fields)
+    with edge.tracer.start(
+        "submit", model, job_id=job_id, parent=origin.traceparent, started_ns=origin.began_ns
+    ) as span:
+        fields = _fields(accepted, origin.tenant, key) | {"traceparent": span.traceparent}
+        record = await _record(edge, job_id, accepted, fields, hold)
     metrics.JOBS_SUBMITTED.labels(model).inc()
     edge.rates[model].submitted.tick()
     metrics.UPLOAD_BYTES.labels(model).inc(accepted.size)
@@ -80,8 +142,7 @@ async def _submit(edge: Edge, request: Request) -> Response:
             "job submitted",
             extra={"event": Event.JOB_SUBMITTED, "job_id": job_id, "model": model, "input_bytes": accepted.size},
         )
-    document = status_document(record)
-    return json_answer(202, document, {"location": path_of(record), "etag": etag_of(document)})
+    return record
 
 
 def _head(edge: Edge, request: Request) -> Head:
@@ -139,7 +200,7 @@ def _fields(accepted: Accepted, tenant: str, key: str) -> dict[str, str]:
     }
 
 
-async def _record(edge: Edge, job_id: str, accepted: Accepted, fields: dict[str, str]) -> JobRecord:
+async def _record(edge: Edge, job_id: str, accepted: Accepted, fields: dict[str, str], hold: Hold | None) -> JobRecord:
     submission = accepted.submission
     broker = edge.brokers[submission.model]
     job = NewJob(
@@ -149,6 +210,7 @@ async def _record(edge: Edge, job_id: str, accepted: Accepted, fields: dict[str,
         not_before=submission.not_before,
         deadline=submission.deadline,
         ordering_key=submission.ordering_key,
+        reservation=hold.reservation(accepted) if hold else None,
     )
     try:
         submitted = await submit_surely(broker, job)
@@ -180,7 +242,7 @@ async def submit_surely(broker: Broker, job: NewJob) -> Submitted:
 
     Raises:
         OutcomeUnknown: it may have run.
-        BrokerUnavailable, QueueFull: it did not run.
+        BrokerUnavailable, QueueFull, ReservationLost: it did not run.
     """
     unknown: OutcomeUnknown | None = None
     for pause_seconds in (*SUBMIT_PAUSES_SECONDS, None):

@@ -31,6 +31,9 @@ local now = now_ms(ARGV[3])
 dig_up(base, id, rec)
 redis.call("DEL", KEYS[1] .. ":gone")
 redis.call("PERSIST", KEYS[1])
+if rec.idempotency then
+  redis.call("PERSIST", rec.idempotency)
+end
 redis.call("HDEL", KEYS[1], "claim_id", "settled", "finished_at", "expires_at", "error_code", "error_message",
   "http_status", "processing_ms", "started_at", "owner", "owner_client", "execute_until", "cancel_requested", "not_before")
 redis.call("HSET", KEYS[1], "status", "pending", "generation", ms(ARGV[2] + 1), "fence", ms(count_of(rec, "fence") + 1),

@@ -2,13 +2,17 @@
 --
 -- KEYS[1]  job    hash    the record
 -- KEYS[2]  queue  prefix  relay:<model>; the names built from it are those of keys.py
+-- KEYS[3]  idem   hash+TTL  the Idempotency-Key's, see edge/reserve; without a key nothing of it is touched
 -- ARGV[1]  job_id
 -- ARGV[2]  max_pending   jobs that may wait
 -- ARGV[3]  fields        JSON object of record fields, all strings; values are opaque here
--- ARGV[4]  now           test clock in ms; "" means the server's clock
+-- ARGV[4]  token         the reservation's; "" = the request had no key
+-- ARGV[5]  fingerprint   of the request
+-- ARGV[6]  now           test clock in ms; "" means the server's clock
 --
 -- Returns  {"created", "pending", created_at}
 --          {"exists", status}      this id was submitted before; nothing changed
+--          {"unreserved"}          another request has the Idempotency-Key meanwhile; nothing changed
 --          {"full"}                max_pending jobs wait already; nothing changed
 --
 -- Invariant  A record exists if and only if its job was acknowledged or is about to be.
@@ -21,12 +25,16 @@ local known = redis.call("HGET", KEYS[1], "status")
 if known then
   return { "exists", known }
 end
+local token = ARGV[4]
+if token ~= "" and redis.call("EXISTS", KEYS[3]) == 1 and redis.call("HGET", KEYS[3], "token") ~= token then
+  return { "unreserved" }
+end
 if waiting_count(base) >= tonumber(ARGV[2]) then
   return { "full" }
 end
 
 -- writes
-local now = now_ms(ARGV[4])
+local now = now_ms(ARGV[6])
 local rec = cjson.decode(ARGV[3]) -- strings only: nothing in them is ever encoded again
 local flat = {}
 for name, value in pairs(rec) do
@@ -37,6 +45,11 @@ rec.status, rec.created_at = "pending", ms(now)
 rec.seq = tostring(redis.call("HINCRBY", base .. ":state", "seq", 1))
 redis.call("HSET", KEYS[1], "id", id, "status", "pending", "generation", "1", "created_at", rec.created_at, "seq",
   rec.seq, unpack(flat))
+if token ~= "" then -- the answer lives as long as the record: without end now, and shortened with it by the verdict
+  redis.call("DEL", KEYS[3])
+  redis.call("HSET", KEYS[3], "job_id", id, "fingerprint", ARGV[5])
+  redis.call("HSET", KEYS[1], "idempotency", KEYS[3])
+end
 redis.call("ZADD", base .. ":jobs", rec.created_at, id)
 admit_in_order(base, id, rec, now)
 return { "created", "pending", rec.created_at }

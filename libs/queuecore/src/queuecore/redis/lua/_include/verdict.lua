@@ -10,6 +10,9 @@ local function verdict(base, id, rec, status, fields, now, retain_ms, tombstone_
     redis.call("HSET", key, "processing_ms", ms(now - count_of(rec, "started_at")))
   end
   redis.call("PEXPIRE", key, retain_ms)
+  if rec.idempotency then -- its answer names this record and goes with it
+    redis.call("PEXPIRE", rec.idempotency, retain_ms)
+  end
   redis.call("HSET", key .. ":gone", "status", status, "finished_at", ms(now), "expires_at", ms(now + retain_ms),
     "model", model, "service_type", rec.service_type or "", "tenant", rec.tenant or "")
   redis.call("PEXPIRE", key .. ":gone", retain_ms + tombstone_ms)
