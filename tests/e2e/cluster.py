@@ -110,7 +110,19 @@ class Cluster:
 
     def up(self, *arguments: str, env: Mapping[str, str] | None = None) -> None:
         """Start what is not running, and wait until every service is healthy."""
-        _ = self.compose("up", "--detach", "--wait", "--wait-timeout", "120", *arguments, env=env)
+        _ = self.compose("up", "--detach", *arguments, env=env)
+        _ = eventually(lambda: not self.unwell(), within=180, every=0.5, what="every service is healthy")
+
+    def unwell(self) -> list[str]:
+        """Containers that should run and do not, or are not healthy."""
+        found: list[str] = []
+        for container in self.containers():
+            state = container.attrs["State"]
+            ended_well = state["Status"] == "exited" and state["ExitCode"] == 0 and "-bucket-" in str(container.name)
+            healthy = state["Status"] == "running" and state.get("Health", {}).get("Status", "healthy") == "healthy"
+            if not (ended_well or healthy):
+                found.append(f"{container.name}: {state['Status']}")
+        return found
 
     def down(self) -> None:
         """Stop everything and remove its volumes."""

@@ -36,7 +36,7 @@ def cluster() -> Iterator[Cluster]:
     one = Cluster()
     try:
         one.compose("build", timeout=1200)
-        one.up("--scale", "gateway=2", "--scale", "reaper=2")
+        one.up()
         yield one
     finally:
         one.down()
@@ -72,7 +72,7 @@ def nemesis(request: pytest.FixtureRequest, cluster: Cluster, history: History, 
         if failed:
             cluster.keep(directory, since_seconds=began)
         one.heal()
-        cluster.up("--scale", "gateway=2", "--scale", "reaper=2", "--no-recreate")
+        cluster.up("--no-recreate")
         if failed:
             _ = cluster.redis("FLUSHALL")  # what this test left is not the next one's business
 

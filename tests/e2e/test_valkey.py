@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-import time
+import threading
+from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 
 import pytest
@@ -20,14 +21,14 @@ pytestmark = pytest.mark.docker
 def test_restarts_under_load_lose_nothing_and_deafen_nobody(
     workload: Workload, nemesis: Nemesis, history: History, judge: Judge
 ) -> None:
-    workload.start(per_second=1, clients=2, params={"mock_delay_seconds": 0.5})
+    workload.start(per_second=0.5, clients=2, params={"mock_delay_seconds": 0.5})
     for _ in range(3):
         accepted = len(history.acknowledged())
-        _ = eventually(lambda more=accepted + 5: len(history.acknowledged()) >= more, within=60)
+        _ = eventually(lambda more=accepted + 3: len(history.acknowledged()) >= more, within=90)
         nemesis.restart("valkey")
         # Everybody who was connected works again: a job sent now goes all the way.
         fresh = workload.submit_surely(within_seconds=30)
-        _ = workload.until(fresh, "completed", within_seconds=120)
+        _ = workload.until(fresh, "completed", within_seconds=240)
 
     judge(checkers.all_completed, checkers.only_documented_refusals, within_seconds=120)
 
@@ -40,10 +41,12 @@ def test_a_pause_of_twenty_seconds_ends_as_if_nothing_had_been(
     waiting = [workload.submit_surely(params={"mock_delay_seconds": 0.5}) for _ in range(6)]
 
     nemesis.pause("valkey")
-    end = time.monotonic() + 20
-    while time.monotonic() < end:
-        _ = workload.submit()
-    nemesis.heal()
+    with ThreadPoolExecutor(4) as pool:
+        posts = [pool.submit(workload.submit) for _ in range(4)]
+        _ = threading.Event().wait(20)
+        nemesis.heal()
+        for post in posts:
+            _ = post.result(60)
 
     for job_id in (running, *waiting):
         _ = workload.until(job_id, "completed", within_seconds=90)

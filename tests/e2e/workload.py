@@ -16,7 +16,7 @@ from typing import Any, Final, Self
 
 import httpx
 
-from e2e.cluster import MODEL, PODS, Cluster
+from e2e.cluster import MODEL, PODS, Cluster, eventually
 from e2e.history import TERMINAL, History
 
 SERVICE: Final = "transcription"
@@ -80,13 +80,11 @@ class Workload:
 
     def submit_surely(self, *, within_seconds: float = 60, params: Params | None = None) -> str:
         """Post until one is acknowledged, a new job at each try."""
-        end = time.monotonic() + within_seconds
-        while True:
-            job_id = self.submit(params=params)
-            if job_id is not None:
-                return job_id
-            assert time.monotonic() < end, f"no submission was accepted within {within_seconds} s"
-            time.sleep(0.2)
+        accepted = eventually(
+            lambda: self.submit(params=params), within=within_seconds, every=0.2, what="a submission is accepted"
+        )
+        assert accepted is not None
+        return accepted
 
     def read(self, job_id: str) -> dict[str, Any] | None:
         """The status document, recorded when it tells something new or the end; None when there is no good answer."""
@@ -148,14 +146,20 @@ class Workload:
 
     def until(self, job_id: str, *statuses: str, within_seconds: float, attempts: int = 0) -> dict[str, Any]:
         """Read until the job has one of the statuses (and so many attempts); that document."""
-        end = time.monotonic() + within_seconds
-        document: dict[str, Any] | None = None
-        while time.monotonic() < end:
-            document = self.read(job_id)
-            if document and document["status"] in statuses and document["attempts"] >= attempts:
-                return document
-            time.sleep(0.02)
-        raise AssertionError(f"job {job_id} is not {' or '.join(statuses)} after {within_seconds} s: {document}")
+        last: dict[str, Any] | None = None
+
+        def there() -> bool:
+            nonlocal last
+            last = self.read(job_id)
+            return last is not None and last["status"] in statuses and last["attempts"] >= attempts
+
+        try:
+            _ = eventually(there, within=within_seconds, every=0.02)
+        except AssertionError:
+            wanted = " or ".join(statuses)
+            raise AssertionError(f"job {job_id} is not {wanted} after {within_seconds} s: {last}") from None
+        assert last is not None
+        return last
 
     def running(self, *, within_seconds: float = 30, params: Params | None = None) -> tuple[str, int]:
         """Submit a job and wait until a relay holds it; its id and the pod."""

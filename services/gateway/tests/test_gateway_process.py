@@ -97,6 +97,26 @@ async def test_sigterm_ends_long_polls_and_lets_an_upload_finish(tmp_path: Path,
             assert len((await broker.jobs()).jobs) == 2
 
 
+async def test_gateway_told_to_stop_says_so_and_still_takes_requests_until_load_balancers_have_noticed(
+    tmp_path: Path, valkey: ValkeyProcess
+) -> None:
+    async with gateway(tmp_path, valkey.url, GATEWAY_SHUTDOWN_DELAY_SECONDS="2") as process:
+        await process.ready()
+        process.child.terminate()
+        async with httpx.AsyncClient(base_url=process.public) as client:
+
+            async def says_no() -> bool:
+                return (await client.get("/health/ready")).status_code == 503
+
+            assert await eventually(says_no, within=2)
+            assert "shutting down" in (await client.get("/health/ready")).text
+            submitted = await client.post("/jobs/echo", files={"file": ("a.wav", b"a", "audio/wav")})
+        code, output = await process.ended()
+
+    assert submitted.status_code == 202
+    assert code == 0, output
+
+
 async def test_upload_that_outlasts_the_drain_is_given_up_and_leaves_nothing(
     tmp_path: Path, valkey: ValkeyProcess
 ) -> None:

@@ -15,6 +15,7 @@ from gateway.app import Gateway, brokers_of, build, check_server
 from gateway.listener import Listener
 from gateway.settings import GatewaySettings
 from queuecore import service
+from queuecore.clock import sleep
 from queuecore.config import load_config
 from queuecore.errors import ConfigurationError
 from queuecore.redis import open_redis
@@ -89,6 +90,8 @@ async def _serve(settings: GatewaySettings, gateway: Gateway, stop: asyncio.Even
             "the task %s ended", task.get_name(), exc_info=task.exception(), extra={"event": Event.SERVICE_FAILED}
         )
     gateway.edge.health.draining = True
+    if not failed:
+        await sleep(settings.shutdown_delay_seconds)
     gateway.edge.waiters.close()
     for listener in (public, admin):
         listener.stop()

@@ -58,6 +58,14 @@ class GatewaySettings(Settings, frozen=True, kw_only=True):
         float, Meta(gt=0, description="A client that sends nothing of its body for this long is given up.")
     ] = 30
     max_waiters: Annotated[int, Meta(ge=1, description="Long polls at once; more are answered 503.")] = 10_000
+    shutdown_delay_seconds: Annotated[
+        float,
+        Meta(
+            ge=0,
+            description="After SIGTERM: how long new requests are still taken while readiness says no, so that a load "
+            "balancer sends its next ones elsewhere.",
+        ),
+    ] = 0
     drain_seconds: Annotated[
         float, Meta(ge=0, description="After SIGTERM: how long requests that run may take to end.")
     ] = 25
