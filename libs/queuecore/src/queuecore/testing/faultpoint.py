@@ -3,8 +3,9 @@
     python -m queuecore.testing.faultpoint <module>      with FAULT_LOG, FAULT_AT and FAULT_ACTION in the environment
 
 The product has no hook: the classes that send bytes are wrapped from outside, here. A point is ``label#n:before`` or
-``…:after``, n counting the calls of that label in this process. Every point that is passed is written to FAULT_LOG; at
-FAULT_AT the process kills itself (FAULT_ACTION=kill, the default) or waits for a line on its standard input (wait).
+``…:after``, n counting the calls of that label in this process; in a gateway those of its submissions alone. Every
+point that is passed is written to FAULT_LOG; at FAULT_AT the process kills itself (FAULT_ACTION=kill, the default) or
+waits for a line on its standard input (wait).
 """
 
 from __future__ import annotations
@@ -18,6 +19,7 @@ import sys
 import threading
 from collections import Counter
 from collections.abc import Awaitable, Callable
+from contextvars import ContextVar
 from typing import Any, Final
 
 _LOG: Final = os.open(os.environ["FAULT_LOG"], os.O_WRONLY | os.O_CREAT | os.O_APPEND)
@@ -25,10 +27,14 @@ _AT: Final = os.environ.get("FAULT_AT", "")
 _ACTION: Final = os.environ.get("FAULT_ACTION", "kill")
 _passed: Final[Counter[str]] = Counter()
 _lock: Final = threading.Lock()
+# A gateway's background tasks call whenever they like: only what happens for a submission is a point.
+_counting: Final[ContextVar[bool]] = ContextVar("counting", default=True)
 
 
 def reach(label: str, moment: str) -> None:
     """Note that this point is passed, and stop there if it is the chosen one."""
+    if not _counting.get():
+        return
     with _lock:
         if moment == "before":
             _passed[label] += 1
@@ -118,6 +124,21 @@ def wrap_stores() -> None:
         client._make_api_call = make_api_call
 
 
+def wrap_submissions() -> None:
+    """What a gateway reads of a submission and answers; from here on its calls are counted."""
+    submissions: Any = importlib.import_module("gateway.handlers.submit")
+    submit = submissions._submit
+
+    async def counted(edge: Any, request: Any) -> Any:
+        _ = _counting.set(True)  # for this request's task, which ends with it
+        around(request, "_receive", "http receive")
+        return await submit(edge, request)
+
+    _ = _counting.set(False)
+    submissions._submit = counted
+    around(importlib.import_module("starlette.responses").Response, "__call__", "http answer")
+
+
 def wrap_http() -> None:
     """What the relay sends to the model and reads from it."""
     link = importlib.import_module("relay.link")
@@ -131,6 +152,8 @@ def main(module: str) -> None:
     wrap_stores()
     if module == "relay":
         wrap_http()
+    if module == "gateway":
+        wrap_submissions()
     sys.argv = [module]
     _ = runpy.run_module(module, run_name="__main__", alter_sys=True)
 
