@@ -12,6 +12,7 @@ import json
 import socket
 import sys
 import time
+import urllib.error
 import urllib.parse
 import urllib.request
 from typing import Any
@@ -21,11 +22,21 @@ TERMINAL = ("completed", "failed", "cancelled", "expired")
 
 
 def ask(request: urllib.request.Request | str) -> Any:
-    """The JSON answer."""
+    """The JSON answer. A gateway that is away for a moment (refused, 503) is asked again, as any client would."""
     if isinstance(request, str):
         request = urllib.request.Request(request, headers=TENANT)
-    with urllib.request.urlopen(request, timeout=60) as answer:
-        return json.load(answer)
+    end = time.monotonic() + 30
+    while True:
+        try:
+            with urllib.request.urlopen(request, timeout=60) as answer:
+                return json.load(answer)
+        except urllib.error.HTTPError as error:
+            if error.code != 503 or time.monotonic() > end:
+                raise
+        except urllib.error.URLError as error:
+            if not isinstance(error.reason, ConnectionRefusedError) or time.monotonic() > end:
+                raise
+        time.sleep(0.5)
 
 
 def submit(url: str, model: str, count: int, fields: dict[str, str]) -> list[str]:

@@ -49,6 +49,7 @@ class Namespace:
     def __init__(self, name: str, release: str) -> None:
         self.name = name
         self.release = release
+        self.installed_at = ""
 
     def create(self) -> None:
         """With Pod Security at its strictest, so that a pod that is not restricted is not admitted."""

@@ -12,6 +12,7 @@ import sys
 import threading
 import time
 from collections.abc import Iterator
+from datetime import UTC, datetime
 
 import pytest
 
@@ -34,6 +35,7 @@ def queue() -> Iterator[Namespace]:
     _ = namespace.kubectl("apply", "-f", "-", stdin=filled("surroundings.yaml"))
     _ = namespace.kubectl("wait", "--for=condition=Ready", "pod/s3", "pod/client", "--timeout=120s")
     install(namespace)
+    namespace.installed_at = datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
     yield namespace
     namespace.delete()
 
@@ -57,11 +59,6 @@ def install(namespace: Namespace, *flags: str) -> None:
 def report(text: str) -> None:
     """A measured figure, shown by ``pytest -rP``."""
     _ = sys.stdout.write(f"{text}\n")
-
-
-def only(changes: list[Change], status: str) -> Change:
-    """The first change to a status."""
-    return next(change for change in changes if change.status == status)
 
 
 KILL_THE_RELAY = """
@@ -107,13 +104,12 @@ def wait_for_zero(queue: Namespace, model: str, *, within: float = 90) -> None:
 
 
 def test_an_idle_queue_has_no_relay(queue: Namespace) -> None:
+    # The Deployment names no number of replicas, so it begins with one; KEDA takes that away.
+    wait_for_zero(queue, "warm")
     assert queue.pods("fresh") == []
-    assert queue.pods("warm") == []
-    assert {pod["metadata"]["labels"]["app.kubernetes.io/component"] for pod in queue.get("pods")} == {
-        "gateway",
-        "reaper",
-        "valkey",
-    }
+    services = {"gateway", "reaper", "valkey"}
+    running = [pod for pod in queue.get("pods") if pod["status"]["phase"] == "Running"]
+    assert {pod["metadata"]["labels"]["app.kubernetes.io/component"] for pod in running} == services
 
 
 def test_a_job_starts_a_relay_and_its_end_is_the_relays_end(queue: Namespace) -> None:
@@ -179,7 +175,8 @@ def test_a_job_whose_relay_dies_is_run_by_another_in_seconds(queue: Namespace, w
 
     assert changes[-1].status == "completed"
     assert (changes[-1].attempts, changes[-1].reaps) == (2, 1)
-    requeued = only([change for change in changes if change.at > killed_at], "pending").at - killed_at
+    # As a rule the replacement is there already: KEDA counts the orphan, and its relay waits for what the reaper gives back.
+    requeued = next(change.at for change in changes if change.reaps == 1) - killed_at
     again = next(change.at for change in changes if change.attempts == 2) - killed_at
     report(f"{way}: requeued after {requeued:.1f} s, running again after {again:.1f} s")
     assert requeued < 5
@@ -224,7 +221,7 @@ def test_the_last_running_job_outlives_the_cool_down_and_the_model_stays_warm(qu
 def test_policies_let_keda_count_and_strangers_not_in(queue: Namespace) -> None:
     assert queue.ask("reach", host="e2e-valkey", port=6379, seconds=3) == "TimeoutError"
     assert queue.ask("reach", host="e2e-gateway", port=80, seconds=3) == "open"
-    log = run("kubectl", "--namespace", "keda", "logs", "deploy/keda-operator", "--since=10m")
+    log = run("kubectl", "--namespace", "keda", "logs", "deploy/keda-operator", f"--since-time={queue.installed_at}")
     # What it says of a Redis that it cannot reach; ScaledObject and ScaledJob stay Ready meanwhile.
     assert [line for line in log.splitlines() if "redis_scaler" in line and queue.name in line] == []
 

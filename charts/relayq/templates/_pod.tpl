@@ -159,7 +159,11 @@ imagePullSecrets:
 {{- if $out -}}{{- toYaml $out -}}{{- end -}}
 {{- end -}}
 
-{{- /* relayq.probes (port): liveness follows the service's loop, readiness what it depends on (not the process). */ -}}
+{{- /*
+relayq.probes: liveness follows the service's loop, readiness what it depends on (not the process). Readiness is given half
+a minute: Redis and the store are the same for all pods, so a moment's slowness would take the last gateway out of its
+Service, and clients would be refused a connection instead of being answered 503 with Retry-After.
+*/ -}}
 {{- define "relayq.probes" -}}
 livenessProbe:
   httpGet: {path: /health/live, port: metrics}
@@ -171,5 +175,5 @@ readinessProbe:
   httpGet: {path: /health/ready, port: metrics}
   periodSeconds: 5
   timeoutSeconds: 5
-  failureThreshold: 3
+  failureThreshold: 6
 {{- end -}}
