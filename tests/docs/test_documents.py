@@ -146,3 +146,9 @@ def check(page: str, made: Stack) -> None:
 def test_every_command_of_the_http_page_answers_as_it_says(tmp_path: Path) -> None:
     with stack(tmp_path) as made:
         check("http-api.md", made)
+
+
+def test_every_command_of_the_operations_page_answers_as_it_says(tmp_path: Path) -> None:
+    settings = {"MAX_REAP_ATTEMPTS": "0", "RELAY_BREAKER_FAILURES": "2", "RELAY_BREAKER_COOLDOWN_SECONDS": "600"}
+    with stack(tmp_path, **settings) as made:
+        check("operations.md", made)
