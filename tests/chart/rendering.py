@@ -11,8 +11,9 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any, Final, NamedTuple
 
-import pytest
 import yaml
+
+from queuecore.testing.lacking import lacking
 
 ROOT: Final = Path(__file__).resolve().parents[2]
 CHART: Final = ROOT / "charts" / "relayq"
@@ -57,7 +58,7 @@ def render_text(
     """The same as text."""
     helm = shutil.which("helm")
     if helm is None:
-        pytest.skip("helm is not installed; charts/check.sh says how to run these")
+        lacking("helm is not installed; charts/check.sh says how to run these")
     with tempfile.TemporaryDirectory() as directory:
         command = [helm, "template", release, str(CHART), "--namespace", namespace, *flags]
         for number, one in enumerate(values):

@@ -17,6 +17,7 @@ from queuecore.storage.encrypted import EncryptedStore
 from queuecore.storage.s3 import S3Connection, S3Store
 from queuecore.storage.s3_target import S3Target
 from queuecore.testing.blobs import MemoryStore
+from queuecore.testing.lacking import lacking
 from queuecore.testing.servers import S3Server, s3_binary
 
 KEYS = "k1:" + base64.b64encode(bytes(range(32))).decode()
@@ -39,7 +40,7 @@ def aws(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
 def versitygw() -> Iterator[S3Server]:
     """A real S3 server with the bucket ``bucket``."""
     if s3_binary() is None:
-        pytest.skip("no versitygw here: `make tools/versitygw` builds it (needs Go)")
+        lacking("no versitygw here: `make tools/versitygw` builds it (needs Go)")
     with S3Server() as server:
         server.make_bucket("bucket")
         yield server

@@ -11,6 +11,7 @@ import pytest
 
 from queuecore.broker import Broker
 from queuecore.redis import scripts
+from queuecore.testing.lacking import lacking
 
 LUA = Path(str(scripts.LUA))
 NAMES = scripts.names()
@@ -95,7 +96,7 @@ def test_every_transport_has_the_same_functions(transport: str) -> None:
 def test_luacheck_finds_nothing_in_the_rendered_script(name: str, transport: str, tmp_path: Path) -> None:
     luacheck = shutil.which("luacheck")
     if luacheck is None:
-        pytest.skip("luacheck is not installed (Debian: lua-check); .ci/run installs it")
+        lacking("luacheck is not installed (Debian: lua-check)")
     path = tmp_path / f"{name.replace('/', '-')}.lua"
     _ = path.write_text(scripts.load(name, transport).source, "utf-8")
     done = subprocess.run(

@@ -121,8 +121,8 @@ METRICS: Final[tuple[Metric, ...]] = (
     ),
     Metric(
         "async_duplicate_results_suppressed_total", "counter", ("model",),
-        "Results refused because their job had its verdict, counted by the scripts of every transport. Each reaper shows "
-        "the same truth since the queue began: use max(), not sum().", "reaper",
+        "Results refused because their job had its verdict, counted by the scripts of every transport. Each reaper "
+        "shows the same truth since the queue began: use max(), not sum().", "reaper",
     ),
     # -- jobs, observed by the gateway: from submissions and, durably, from the outbox's verdicts
     Metric("relayq_jobs_submitted_total", "counter", ("model",), "Jobs accepted.", "gateway"),
