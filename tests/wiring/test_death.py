@@ -20,7 +20,7 @@ from queuecore.testing.yard import Process, Served, Yard
 
 pytestmark = [pytest.mark.anyio, pytest.mark.redis, pytest.mark.slow]
 
-LEASE_SECONDS: Final = 3  # where a lease has to run out; the owners that must not lose theirs have it as well
+LEASE_SECONDS: Final = 5  # where a lease has to run out; the owners that must not lose theirs have it as well
 LOOKS: Final = 5  # of the reaper, one a second: grace and notice of a death take four at the most
 
 
