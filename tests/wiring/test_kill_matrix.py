@@ -18,7 +18,11 @@ from queuecore.testing.servers import ValkeyProcess
 from queuecore.testing.yard import Mock, Yard
 
 pytestmark = [pytest.mark.anyio, pytest.mark.redis, pytest.mark.slow]
-LOOKS: dict[Transport, str] = {"list": "redis BLMOVE", "sortedset": "redis ZADD"}  # how a relay begins to look
+LOOKS: dict[Transport, str] = {
+    "list": "redis BLMOVE",
+    "sortedset": "redis ZADD",
+    "stream": "redis ZADD",
+}  # how a relay begins to look
 CONTENT = b"what the job is about" * 400
 
 

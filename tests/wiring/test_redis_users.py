@@ -336,8 +336,7 @@ FOREIGN: Final = {
     "relay": [
         "CONFIG GET maxmemory",
         "CLIENT LIST",
-        "XREADGROUP GROUP gateway c STREAMS relay:m:outbox >",
-        "XDEL relay:m:outbox 1-1",
+        "XAUTOCLAIM relay:m:outbox gateway c 0 0",
         "HGETALL idem:t:r:k",
         "LRANGE relay:m:pending 0 -1",
     ],
@@ -345,7 +344,7 @@ FOREIGN: Final = {
         "BLMOVE relay:m:pending relay:m:processing LEFT RIGHT 0.01",
         "CLIENT UNBLOCK 1",
         "HGETALL idem:t:r:k",
-        "XREADGROUP GROUP gateway c STREAMS relay:m:outbox >",
+        "XAUTOCLAIM relay:m:outbox gateway c 0 0",
     ],
     "default": ["HGETALL job:x", "INFO", "EVAL return(1) 0", "LLEN relay:m:pending"],
 }

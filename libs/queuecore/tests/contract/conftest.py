@@ -11,19 +11,21 @@ from queuecore.redis.broker import RedisBroker
 from queuecore.redis.client import Link
 from queuecore.redis.list_transport import ListBroker
 from queuecore.redis.sortedset_transport import SortedSetBroker
+from queuecore.redis.stream_transport import StreamBroker
 from queuecore.settings import CommonSettings, Secret
 from queuecore.testing.clock import ManualClock
 from queuecore.testing.memory import MemoryQueue
-from queuecore.testing.operator import MemoryOperator, RedisListOperator, RedisSortedSetOperator, Stand
+from queuecore.testing.operator import MemoryOperator, Stand, operator_of
 from queuecore.testing.servers import ValkeyProcess
 
 LIMITS = QueueLimits(
     lease_ms=60_000, max_pending=5, max_reap_attempts=3, pending_max_age_ms=86_400_000, retention=Retention()
 )
-ORDERS: dict[str, Order] = {"list": "arrival", "sortedset": "deadline", "priority": "priority"}
+ORDERS: dict[str, Order] = {"list": "arrival", "sortedset": "deadline", "priority": "priority", "stream": "lanes"}
+BROKERS: dict[str, type[RedisBroker]] = {"list": ListBroker, "sortedset": SortedSetBroker, "stream": StreamBroker}
 KINDS = [
     *(f"memory-{order}" for order in ORDERS),
-    *(f"{transport}-resp{version}" for transport in ("list", "sortedset") for version in (2, 3)),
+    *(f"{transport}-resp{version}" for transport in ("list", "sortedset", "stream") for version in (2, 3)),
     "priority-resp3",  # the sorted set's other order
 ]
 
@@ -47,12 +49,9 @@ async def stand(request: pytest.FixtureRequest) -> AsyncIterator[Stand]:
     link = Link(CommonSettings(redis_url=Secret(server.url)), name="contract", protocol=int(two[-1]))
     _ = await link.call("FLUSHALL")
     limits = LIMITS._replace(order=ORDERS[one])
-    redis_broker: RedisBroker
-    if one == "list":
-        redis_broker, operator = ListBroker(link, "m", limits, clock=clock), RedisListOperator(link, "m")
-    else:
-        redis_broker = SortedSetBroker(link, "m", limits, clock=clock)
-        operator = RedisSortedSetOperator(link, "m", clock)
+    transport = "sortedset" if one == "priority" else one
+    redis_broker = BROKERS[transport](link, "m", limits, clock=clock)
+    operator = operator_of(transport, link, "m", clock)
     yield Stand(redis_broker, operator, clock)
     await redis_broker.aclose()
     await link.aclose()

@@ -86,6 +86,7 @@ async def test_a_take_over_past_the_cap_dead_letters(stand: Stand) -> None:
 
 
 async def test_a_foreign_lease_on_a_pending_record_is_respected(stand: Stand) -> None:
+    stand.needs("detached-lease")
     _ = await stand.broker.submit(NewJob(id="j1", fields={}))
     _ = await stand.operator.pop()
     await stand.operator.set_lease("j1")

@@ -14,13 +14,15 @@ from hypothesis.stateful import Bundle, RuleBasedStateMachine, consumes, invaria
 from queuecore.broker import Breaker, Claim, Failure, NewJob, Order, QueueLimits, Result, Worker
 from queuecore.errors import QueueCoreError
 from queuecore.job import TRANSITIONS, Status
+from queuecore.redis.broker import RedisBroker
 from queuecore.redis.client import Link
 from queuecore.redis.list_transport import ListBroker
 from queuecore.redis.sortedset_transport import SortedSetBroker
+from queuecore.redis.stream_transport import StreamBroker
 from queuecore.settings import CommonSettings, Secret
 from queuecore.testing.clock import ManualClock
 from queuecore.testing.memory import MemoryQueue
-from queuecore.testing.operator import MemoryOperator, RedisListOperator, RedisSortedSetOperator, Stand
+from queuecore.testing.operator import MemoryOperator, Stand, operator_of
 from queuecore.testing.requirement import requirement
 from queuecore.testing.servers import ValkeyProcess
 
@@ -264,9 +266,9 @@ class QueueMachine(RuleBasedStateMachine):
 
 def stand_of(link: Link, limits: QueueLimits, clock: ManualClock) -> Stand:
     """The transport that has this order."""
-    if limits.order == "arrival":
-        return Stand(ListBroker(link, "m", limits, clock=clock), RedisListOperator(link, "m"), clock)
-    return Stand(SortedSetBroker(link, "m", limits, clock=clock), RedisSortedSetOperator(link, "m", clock), clock)
+    kinds: dict[str, type[RedisBroker]] = {"arrival": ListBroker, "lanes": StreamBroker}
+    broker = kinds.get(limits.order, SortedSetBroker)(link, "m", limits, clock=clock)
+    return Stand(broker, operator_of(broker.transport, link, "m", clock), clock)
 
 
 def _comparable(record: Any) -> Any:
@@ -291,7 +293,7 @@ async def _sorted(work: Awaitable[Any]) -> list[Any]:
 
 
 @pytest.mark.timeout(300)
-@pytest.mark.parametrize("order", ["arrival", "deadline", "priority"])
+@pytest.mark.parametrize("order", ["arrival", "lanes", "deadline", "priority"])
 @requirement("contract:any:memory-and-redis-agree", "job:any:in-one-place")
 def test_redis_answers_and_ends_like_the_specification(request: pytest.FixtureRequest, order: Order) -> None:
     with ValkeyProcess() as server:

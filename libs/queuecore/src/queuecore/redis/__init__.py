@@ -15,9 +15,14 @@ from queuecore.redis.reservations import RedisReservations
 from queuecore.redis.server import RedisServer
 from queuecore.redis.signals import RedisSignals
 from queuecore.redis.sortedset_transport import SortedSetBroker
+from queuecore.redis.stream_transport import StreamBroker
 from queuecore.settings import CommonSettings
 
-TRANSPORTS: Final[Mapping[Transport, type[RedisBroker]]] = {"list": ListBroker, "sortedset": SortedSetBroker}
+TRANSPORTS: Final[Mapping[Transport, type[RedisBroker]]] = {
+    "list": ListBroker,
+    "sortedset": SortedSetBroker,
+    "stream": StreamBroker,
+}
 
 
 class RedisQueue:

@@ -193,7 +193,7 @@ class RedisBroker(RedisVerbs):
         delayed, dead, state, oldest, outbox, verdict = await self._link.pipeline(
             [
                 ("ZCARD", keys.delayed),
-                ("LLEN", keys.deadletter),
+                self._dead_count,
                 ("HMGET", keys.state, "ordered", "paused", "paused_until", "duplicates"),
                 ("ZRANGE", keys.waiting, 0, 0, "WITHSCORES"),
                 ("XLEN", keys.outbox),
@@ -240,7 +240,7 @@ class RedisBroker(RedisVerbs):
         return count
 
     async def deadletters(self, *, offset: int = 0, limit: int = 50) -> Sequence[JobRecord]:
-        ids: list[str] = await self._link.call("LRANGE", self.keys.deadletter, offset, offset + limit - 1)
+        ids = await self._dead_ids(offset, limit)
         records = await read_records(self._link, ids)
         return [record for job_id in ids if (record := records[job_id])]
 
@@ -258,6 +258,13 @@ class RedisBroker(RedisVerbs):
                 raise JobNotFound(job_id)
             case _:
                 raise ScriptContractError(f"redrive answered {reply}")
+
+    @property
+    def _dead_count(self) -> tuple[str, str]:
+        return "LLEN", self.keys.deadletter
+
+    async def _dead_ids(self, offset: int, limit: int) -> Sequence[str]:
+        return await self._link.call("LRANGE", self.keys.deadletter, offset, offset + limit - 1)
 
     async def drop(self, job_id: str) -> bool:
         return bool(await self._link.call("LREM", self.keys.deadletter, 0, job_id))

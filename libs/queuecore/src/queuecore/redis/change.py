@@ -21,7 +21,7 @@ async def note_transport(link: Link, keys: QueueKeys, transport: str) -> None:
     if known == transport:
         return
     if known is not None:
-        left = sum([await link.call(*command) for command in _counts(keys)[str(known)]])
+        left = await _running(link, keys, str(known))
         left += await link.call("ZCARD", keys.waiting)  # pending, paused and ordered ones
         left += await link.call("ZCARD", keys.delayed)
         if left:
@@ -32,12 +32,11 @@ async def note_transport(link: Link, keys: QueueKeys, transport: str) -> None:
     _ = await link.call("HSET", keys.state, "transport", transport)
 
 
-_Commands = list[tuple[str, str]]
-
-
-def _counts(keys: QueueKeys) -> dict[str, _Commands]:
-    """Running jobs of each transport."""
-    return {
-        "list": [("LLEN", keys.processing)],
-        "sortedset": [("ZCARD", keys.claims_idx)],
-    }
+async def _running(link: Link, keys: QueueKeys, transport: str) -> int:
+    """Jobs that stand in the old transport's own structures."""
+    if transport == "list":
+        return await link.call("LLEN", keys.processing)
+    if transport == "sortedset":
+        return await link.call("ZCARD", keys.claims_idx)
+    entries = sum([await link.call("XLEN", lane) for lane in keys.lanes])
+    return entries - await link.call("SCARD", keys.litter)

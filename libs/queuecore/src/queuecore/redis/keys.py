@@ -155,6 +155,31 @@ class QueueKeys(NamedTuple):
         """Its result list, if it is wanted."""
         return f"results:{self.model}"
 
+    @property
+    def lanes(self) -> tuple[str, str]:
+        """Stream transport: its two streams, the first to be served first."""
+        return f"{self.base}:stream:high", f"{self.base}:stream"
+
+    @property
+    def entries(self) -> str:
+        """Its hash id -> `<lane> <entry>`: the one entry that stands for the job."""
+        return f"{self.base}:stream:entries"
+
+    @property
+    def litter(self) -> str:
+        """Its set `<lane> <entry>` of undelivered entries whose job needs none any more; claims drop them."""
+        return f"{self.base}:stream:litter"
+
+    @property
+    def stream_bell(self) -> str:
+        """Its doorbell."""
+        return f"{self.base}:stream:bell"
+
+    @property
+    def stream_dead(self) -> str:
+        """Its dead letters, a stream."""
+        return f"{self.base}:stream:dead"
+
     def lease(self, job_id: str) -> str:
         """String with a TTL, `<fence>:<claim_id>`; a seed-protocol relay writes its own value."""
         return f"{self.base}:lease:{job_id}"

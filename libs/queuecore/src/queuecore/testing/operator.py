@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable
-from typing import NamedTuple
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, Final, NamedTuple
 
-from queuecore.broker import Broker, QueueLimits
+import pytest
+
+from queuecore.broker import Broker, Order, QueueLimits
 from queuecore.job import Status
 from queuecore.redis.client import Link
 from queuecore.redis.keys import QueueKeys, job
-from queuecore.redis.records import scored, server_ms
+from queuecore.redis.records import fields_of, scored, server_ms
 from queuecore.testing.clock import ManualClock
 from queuecore.testing.memory import MemoryQueue
 
@@ -73,6 +75,10 @@ class Operator(ABC):
         """A stale entry left over in processing."""
 
 
+# capability -> orders of the transports that lack it
+LACKING: Final[Mapping[str, Sequence[Order]]] = {"detached-lease": ("lanes",)}
+
+
 class Stand(NamedTuple):
     """What a contract test gets."""
 
@@ -84,6 +90,11 @@ class Stand(NamedTuple):
     def limits(self) -> QueueLimits:
         """Of its queue; ``order`` says in which order jobs run."""
         return self.broker.limits
+
+    def needs(self, capability: str) -> None:
+        """Skip the test where the transport has not got this; docs/transports.md lists them."""
+        if self.limits.order in LACKING[capability]:
+            pytest.skip(f"capability {capability}: docs/transports.md")
 
     @property
     def first(self) -> str:
@@ -288,10 +299,117 @@ class RedisSortedSetOperator(Operator):
             assert not isinstance(reply, Exception), reply
 
 
+class RedisStreamOperator(Operator):
+    """redis-cli on the stream transport's keys, and what a worker of another make does to them (seed 003)."""
+
+    def __init__(self, link: Link, model: str) -> None:
+        self._link = link
+        self._keys = QueueKeys(model)
+
+    async def places(self) -> Places:
+        pending: list[str] = []
+        processing: list[str] = []
+        for stream in self._keys.lanes:
+            held = {one[0]: one[1] for one in await self._group("XPENDING", stream, "workers", "-", "+", 1000)}
+            rows = [(entry, *await self._own(stream, entry, flat)) for entry, flat in await self._all(stream)]
+            pending += [one for entry, one, own in rows if own and held.get(entry) == "released"]
+            pending += [one for entry, one, own in rows if own and entry not in held]
+            processing += [one for entry, one, _ in rows if held.get(entry, "released") != "released"]
+        keys = self._keys
+        paused, delayed = [await self._link.call("ZRANGE", key, 0, -1) for key in (keys.paused, keys.delayed)]
+        dead = [fields_of(flat)["job_id"] for _, flat in await self._all(keys.stream_dead)]
+        return Places(pending, processing, paused, delayed, dead)
+
+    async def _all(self, stream: str) -> list[tuple[str, Any]]:
+        return await self._link.call("XRANGE", stream, "-", "+")
+
+    async def _own(self, stream: str, entry: str, flat: Any) -> tuple[str, bool]:
+        job_id = fields_of(flat)["job_id"]
+        known = await self._link.call("HGET", self._keys.entries, job_id)
+        return job_id, known == f"{stream.removeprefix(self._keys.base)} {entry}"
+
+    async def _group(self, *command: str | int) -> Any:
+        (reply,) = await self._link.pipeline([command])
+        return [] if isinstance(reply, Exception) else reply
+
+    async def residue(self) -> list[str]:
+        keys = self._keys
+        kept = {*keys.lanes, keys.litter, keys.stream_bell, f"{keys.stream_bell}:listeners", keys.stream_dead}
+        found: list[str] = await self._link.call("KEYS", f"{keys.base}:*")
+        left = {
+            key.removeprefix(f"{keys.base}:") for key in found if key not in kept | {keys.jobs, keys.outbox, keys.state}
+        }
+        held = [one for stream in keys.lanes for one in await self._group("XPENDING", stream, "workers", "-", "+", 9)]
+        return sorted(left) + [str(one) for one in held]
+
+    async def pop(self) -> str | None:
+        for stream in self._keys.lanes:
+            back = await self._group("XPENDING", stream, "workers", "-", "+", 1, "released")
+            if back:
+                found = await self._link.call("XCLAIM", stream, "workers", "claimed", 0, back[0][0])
+                return fields_of(found[0][1])["job_id"]
+            found = await self._group("XREADGROUP", "GROUP", "workers", "claimed", "COUNT", 1, "STREAMS", stream, ">")
+            if found:
+                entries = next(iter(found.values())) if isinstance(found, dict) else found[0][1]
+                return fields_of(entries[0][1])["job_id"]
+        return None
+
+    async def _at(self, job_id: str) -> tuple[str, str]:
+        lane, entry = (await self._link.call("HGET", self._keys.entries, job_id)).split(" ")
+        return f"{self._keys.base}{lane}", entry
+
+    async def move_back(self, job_id: str = "") -> None:
+        if not job_id:
+            (job_id,) = (await self.places()).processing
+        stream, entry = await self._at(job_id)
+        _ = await self._link.call("XCLAIM", stream, "workers", "released", 0, entry, "JUSTID")
+
+    async def offer_again(self) -> None:
+        raise AssertionError("the lease of an entry is part of it: no capability detached-lease")
+
+    async def remove(self, job_id: str) -> None:
+        stream, entry = await self._at(job_id)
+        _ = await self._link.call("XACK", stream, "workers", entry)
+        _ = await self._link.call("XDEL", stream, entry)
+
+    async def remove_waiting(self, job_id: str) -> None:
+        stream, entry = await self._at(job_id)
+        _ = await self._link.call("XDEL", stream, entry)
+
+    async def set_lease(self, job_id: str, milliseconds: int = 600_000) -> None:
+        stream, entry = await self._at(job_id)
+        _ = await self._link.call("XCLAIM", stream, "workers", "seed", 0, entry, "JUSTID")
+
+    async def delete_lease(self, job_id: str) -> None:
+        stream, entry = await self._at(job_id)
+        held = await self._group("XPENDING", stream, "workers", entry, entry, 1)
+        if held and held[0][1] == "seed":
+            _ = await self._link.call("XCLAIM", stream, "workers", "seed", 0, entry, "IDLE", 600_000, "JUSTID")
+
+    async def delete_record(self, job_id: str) -> None:
+        _ = await self._link.call("DEL", job(job_id))
+
+    async def push_processing(self, job_id: str) -> None:
+        stream = self._keys.lanes[1]
+        entry = await self._link.call("XADD", stream, "*", "job_id", job_id)
+        _ = await self._link.call("HSET", self._keys.entries, job_id, f":stream {entry}")
+        # Whatever stands before it is delivered first: litter goes, and what waits goes on waiting.
+        for other, flat in await self._all(stream):
+            if not await self._group("XPENDING", stream, "workers", other, other, 1):
+                await self._group("XREADGROUP", "GROUP", "workers", "claimed", "COUNT", 1, "STREAMS", stream, ">")
+                if other != entry and (await self._own(stream, other, flat))[1]:
+                    _ = await self._link.call("XCLAIM", stream, "workers", "released", 0, other, "JUSTID")
+                elif other != entry:
+                    _ = await self._link.call("XACK", stream, "workers", other)
+                    _ = await self._link.call("XDEL", stream, other)
+
+
 def operator_of(transport: str, link: Link, model: str, clock: Callable[[], int] | None = None) -> Operator:
     """Hands on a queue of this transport; ``clock`` is its queue's."""
     if transport == "list":
         return RedisListOperator(link, model)
+    if transport == "stream":
+        return RedisStreamOperator(link, model)
     return RedisSortedSetOperator(link, model, clock)
 
 

@@ -161,6 +161,12 @@ class Specification:
             return RANKS_MS[job.priority] + since, 0, 0, job_id
         return since + self.limits.pending_max_age_ms if job.deadline is None else job.deadline, 0, 0, job_id
 
+    def _number_anew(self, job_ids: Iterable[str]) -> None:
+        """A stream gives them new entries, in this order."""
+        for job in (self.state.jobs[one] for one in job_ids if one in self.state.jobs):
+            self.state.entries += 1
+            job.entered = self.state.entries
+
     def _insert(self, job: Job) -> None:
         waiting = self._waiting_list
         known = [one for one in waiting if one in self.state.jobs]
@@ -178,11 +184,13 @@ class Specification:
         else:
             self._waiting_list.append(job.id)
 
-    def put_back(self, job: Job) -> None:
+    def put_back(self, job: Job, *, kept: bool = False) -> None:
         """To the head, behind those that came back before and are older (G5); or by rank."""
         if self.limits.order != "arrival":
             job.returned = True
             self._insert(job)
+            if self.limits.order == "lanes" and not kept and not self.state.pause_reason:
+                self._number_anew(self.state.pending)
             return
         waiting, at = self._waiting_list, 0
         while at < len(waiting):
@@ -234,9 +242,10 @@ class Specification:
 
     def requeue(self, job: Job) -> None:
         """Back where it was."""
+        kept = job.id in self.state.processing  # a stream keeps its entry
         self.leave(job.id, job)
         self.await_again(job)
-        self.put_back(job)
+        self.put_back(job, kept=kept)
         self.changed(job.id)
 
     def changed(self, job_id: str) -> None:
@@ -346,6 +355,7 @@ class Specification:
         if self.peeks:  # the lease is part of the claim that is undone
             _ = self.state.foreign_leases.pop(job_id, None)
             if job_id in self.state.jobs:
+                self.state.jobs[job_id].returned = True  # a stream has the consumer "released" for it
                 self.state.pending.sort(key=self.rank)
 
     def pop(self) -> str | None:
@@ -695,9 +705,7 @@ class Specification:
         state = self.state
         state.pause_reason, state.paused_until, state.breaker = "", None, 0
         if self.limits.order == "lanes":  # a stream gives them new entries
-            for one in (state.jobs[job_id] for job_id in state.paused if job_id in state.jobs):
-                state.entries += 1
-                one.entered = state.entries
+            self._number_anew(state.paused)
         state.pending.extend(state.paused)
         if self.limits.order != "arrival":
             state.pending.sort(key=self.rank)

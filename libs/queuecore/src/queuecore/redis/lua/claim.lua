@@ -29,24 +29,22 @@
 local id, base, claim_id = ARGV[1], KEYS[2], ARGV[2]
 local now, rec = now_ms(ARGV[11]), read_record(KEYS[1])
 local replay = rec and rec.status == "processing" and rec.claim_id == claim_id
-if rec and not is_terminal(rec) and not replay then
-  if not is_offered(base, id) then
-    return { "moved" }
-  end
-end
 
 -- writes
 local retention = { result = tonumber(ARGV[8]), deadletter = tonumber(ARGV[9]), tombstone = tonumber(ARGV[10]) }
+local held = hold(base, id, rec or {})
 if not rec or is_terminal(rec) then
   leave(base, id, rec or { status = "gone" })
   return { "dropped", rec and "over" or "unknown" }
 end
-hold(base, id, rec)
 if replay then
   local ends = lease_end(rec, now, ARGV[5], true)
   redis.call("HSET", KEYS[1], "lease_until", ms(ends))
   set_lease(base, id, rec.fence, claim_id, ends - now, ends)
   return { "claimed", unpack(redis.call("HGETALL", KEYS[1])) }
+end
+if not held then
+  return { "moved" }
 end
 if lease_is_live(base, id, rec, now) then
   return { "held" }

@@ -13,13 +13,10 @@ local function is_held(base, id)
   return redis.call("LPOS", base .. ":processing", id) ~= false
 end
 
--- is_offered(base, id): a claim may have it. BLMOVE has moved it before.
-local function is_offered(base, id)
+-- hold(base, id, rec): take the entry, if a claim may have it. BLMOVE has taken it before.
+local function hold(base, id)
   return is_held(base, id)
 end
-
--- hold(base, id, rec): what BLMOVE did.
-local function hold() end
 
 -- lease_end(rec, now, lease_ms, renewing): until when a lease granted now lasts.
 local function lease_end(_, now, lease_ms)
@@ -64,6 +61,11 @@ local function leave(base, id, rec)
   redis.call("ZREM", base .. ":missing", id)
   redis.call("ZREM", base .. ":waiting", id)
   redis.call("ZREM", base .. ":deadlines", id)
+end
+
+-- unhold(base, id, rec): no longer running; put_back follows.
+local function unhold(base, id, rec)
+  leave(base, id, rec)
 end
 
 -- is_waiting(base, id): in some structure of those that wait (reconcile and nobody else may ask: it is O(n)).

@@ -18,12 +18,7 @@ local function is_held(base, id)
   return redis.call("ZSCORE", zset_of(base) .. ":claims-idx", id) ~= false
 end
 
--- is_offered(base, id): a claim may have it. A peek takes nothing, so it still stands in the queue.
-local function is_offered(base, id)
-  return redis.call("ZSCORE", zset_of(base), id) ~= false
-end
-
--- hold(base, id, rec): out of the queue and into the registers, its score kept.
+-- hold(base, id, rec): take the entry, if a claim may have it: out of the queue and into the registers, its score kept.
 local function hold(base, id, rec)
   local queue = zset_of(base)
   local score = redis.call("ZSCORE", queue, id)
@@ -32,6 +27,7 @@ local function hold(base, id, rec)
     redis.call("HSET", queue .. ":claimed", id, id, id .. ":score", score)
     redis.call("ZADD", queue .. ":claims-idx", "NX", rec.lease_until or "0", id)
   end
+  return score ~= false
 end
 
 -- lease_end(rec, now, lease_ms, renewing): not past the deadline by more than 30 s, and never lapsed already.
@@ -86,6 +82,11 @@ local function leave(base, id, rec)
   redis.call("ZREM", base .. ":missing", id)
   redis.call("ZREM", base .. ":waiting", id)
   redis.call("ZREM", base .. ":deadlines", id)
+end
+
+-- unhold(base, id, rec): no longer running; put_back follows.
+local function unhold(base, id, rec)
+  leave(base, id, rec)
 end
 
 -- is_waiting(base, id): in some structure of those that wait.

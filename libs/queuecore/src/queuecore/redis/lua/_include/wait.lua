@@ -75,7 +75,7 @@ end
 
 -- requeue(base, id, rec): back where it was.
 local function requeue(base, id, rec)
-  leave(base, id, rec)
+  unhold(base, id, rec)
   await_again(id, rec)
   note_waiting(base, id, rec)
   put_back(base, id, rec)

@@ -1,0 +1,343 @@
+-- Where a job of the stream transport stands (seed 003): relay:<m>:stream, or :stream:high, group workers.
+-- relay:<m>:stream:entries says which entry is a job's own; any other is litter and dropped when a claim comes to it.
+-- Waiting = not delivered yet, or held by the consumer "released"; running = held by "claimed", or by a worker of
+-- another make. An entry that was not delivered is never deleted: that would make the group's lag unknown.
+-- @include bell
+
+local function entries_of(base)
+  return base .. ":stream:entries"
+end
+
+local function lane_of(rec)
+  return rec.priority == "high" and ":stream:high" or ":stream"
+end
+
+-- where(base, id): its stream, its entry, and what the register says; nil when it has none.
+local function where(base, id)
+  local known = redis.call("HGET", entries_of(base), id)
+  if not known then
+    return nil
+  end
+  local lane, entry = string.match(known, "^(%S+) (%S+)$")
+  return base .. lane, entry, known
+end
+
+-- ask(...): the reply, or an empty one where the stream or its group is not there yet.
+local function ask(...)
+  local reply = redis.pcall(...)
+  if not reply.err then
+    return reply
+  end
+  if string.find(reply.err, "NOGROUP", 1, true) or string.find(reply.err, "no such key", 1, true) then
+    return {}
+  end
+  error(reply.err)
+end
+
+-- holder_of(stream, entry): consumer and idle ms of a delivered entry, or nil.
+local function holder_of(stream, entry)
+  local found = ask("XPENDING", stream, "workers", entry, entry, 1)
+  if not found[1] then
+    return nil
+  end
+  return found[1][2], tonumber(found[1][3])
+end
+
+-- last_of(stream): the entry delivered last, or nil.
+local function last_of(stream)
+  for _, group in ipairs(ask("XINFO", "GROUPS", stream)) do
+    local info = {}
+    for i = 1, #group, 2 do
+      info[group[i]] = group[i + 1]
+    end
+    if info["name"] == "workers" then
+      return info["last-delivered-id"]
+    end
+  end
+  return nil
+end
+
+-- is_undelivered(stream, entry): it stands there and no worker has seen it.
+local function is_undelivered(stream, entry)
+  local last = last_of(stream)
+  return last ~= nil and redis.call("XRANGE", stream, entry, entry)[1] ~= nil
+    and redis.call("XRANGE", stream, "(" .. last, entry, "COUNT", 1)[1] ~= nil
+end
+
+local function job_of(fields)
+  for i = 1, #fields, 2 do
+    if fields[i] == "job_id" then
+      return fields[i + 1]
+    end
+  end
+  return ""
+end
+
+-- next_of(stream): the first entry that was not delivered, and its job id; nil when there is none.
+local function next_of(stream)
+  local last = last_of(stream)
+  local found = last and redis.call("XRANGE", stream, "(" .. last, "+", "COUNT", 1)[1]
+  if not found then
+    return nil
+  end
+  return found[1], job_of(found[2])
+end
+
+-- deliver(stream, consumer): the next entry becomes this consumer's; its id and its job's, or nil.
+local function deliver(stream, consumer)
+  local entry, id = next_of(stream)
+  if entry then
+    redis.call("XREADGROUP", "GROUP", "workers", consumer, "COUNT", 1, "STREAMS", stream, ">")
+  end
+  return entry, id
+end
+
+local function remove(base, stream, entry)
+  redis.call("XACK", stream, "workers", entry)
+  redis.call("XDEL", stream, entry)
+  redis.call("SREM", base .. ":stream:litter", string.sub(stream, #base + 1) .. " " .. entry)
+end
+
+-- append(base, id, rec): a new entry at the end of its lane.
+local function append(base, id, rec)
+  local lane = lane_of(rec)
+  if not last_of(base .. lane) then
+    redis.call("XGROUP", "CREATE", base .. lane, "workers", "0", "MKSTREAM")
+  end
+  local entry = redis.call("XADD", base .. lane, "*", "job_id", id)
+  redis.call("HSET", entries_of(base), id, lane .. " " .. entry)
+  return base .. lane, entry
+end
+
+local function is_paused(base)
+  return redis.call("HEXISTS", base .. ":state", "paused") == 1
+end
+
+-- is_held(base, id): some worker has taken the entry.
+local function is_held(base, id)
+  local stream, entry = where(base, id)
+  local holder = stream and holder_of(stream, entry)
+  return holder ~= nil and holder ~= "released"
+end
+
+-- hold(base, id, rec): take the entry if a claim may have it: it was released, or it is the next of its lane.
+local function hold(base, id)
+  for _, lane in ipairs({ ":stream:high", ":stream" }) do
+    for _ = 1, 100 do
+      local entry, of = next_of(base .. lane)
+      if not entry or redis.call("HGET", entries_of(base), of) == lane .. " " .. entry then
+        break
+      end
+      remove(base, base .. lane, deliver(base .. lane, "claimed"))
+    end
+  end
+  local stream, entry = where(base, id)
+  if not stream then
+    return false
+  end
+  local holder = holder_of(stream, entry)
+  if holder == "released" then
+    redis.call("XCLAIM", stream, "workers", "claimed", 0, entry, "JUSTID")
+    return true
+  end
+  if holder or next_of(stream) ~= entry then
+    return false
+  end
+  deliver(stream, "claimed")
+  return true
+end
+
+-- lease_end(rec, now, lease_ms, renewing): until when a lease granted now lasts.
+local function lease_end(_, now, lease_ms)
+  return now + lease_ms
+end
+
+-- lease_is_live(base, id, rec, now): our own claims are judged by the record; a worker of another make has no
+-- heartbeat, and its protocol reclaims after 60 s of idleness.
+local function lease_is_live(base, id, rec, now)
+  if rec.status == "processing" and count_of(rec, "lease_until") > now then
+    return true
+  end
+  local stream, entry = where(base, id)
+  if not stream then
+    return false
+  end
+  local holder, idle = holder_of(stream, entry)
+  return holder ~= nil and holder ~= "claimed" and holder ~= "released" and idle < 60000
+end
+
+-- set_lease(...): the ZREM comes first, because a full server (maxmemory) refuses a script at its first write that may
+-- take memory and lets one finish that began with another: owners and verdicts have to get through.
+local function set_lease(base, id)
+  redis.call("ZREM", base .. ":first-seen", id)
+  local stream, entry = where(base, id)
+  if stream and holder_of(stream, entry) == "claimed" then
+    redis.call("XCLAIM", stream, "workers", "claimed", 0, entry, "JUSTID")
+  end
+end
+
+-- drop_lease(base, id): nothing stands outside the record.
+local function drop_lease(base, id)
+  redis.call("ZREM", base .. ":first-seen", id)
+end
+
+local function leave_registers(base, id, rec)
+  redis.call("ZREM", base .. ":first-seen", id)
+  redis.call("ZREM", base .. ":missing", id)
+  redis.call("ZREM", base .. ":waiting", id)
+  redis.call("ZREM", base .. ":deadlines", id)
+  redis.call("ZREM", base .. ":delayed", id)
+  redis.call("ZREM", base .. ":paused", id)
+  if rec.ordering_key and redis.call("LREM", base .. ":ordered:" .. rec.ordering_key, 0, id) > 0 then
+    redis.call("HINCRBY", base .. ":state", "ordered", -1)
+  end
+end
+
+-- leave(base, id, rec): out of every structure.
+local function leave(base, id, rec)
+  leave_registers(base, id, rec)
+  local stream, entry, known = where(base, id)
+  if not stream then
+    return
+  end
+  redis.call("HDEL", entries_of(base), id)
+  if is_undelivered(stream, entry) then
+    redis.call("SADD", base .. ":stream:litter", known)
+  else
+    remove(base, stream, entry)
+  end
+end
+
+-- unhold(base, id, rec): no longer running; put_back follows. The entry is kept, for the place in the lane is its.
+local function unhold(base, id, rec)
+  local stream, entry = where(base, id)
+  if stream and not is_paused(base) and holder_of(stream, entry) and redis.call("XRANGE", stream, entry, entry)[1] then
+    leave_registers(base, id, rec)
+    redis.call("XCLAIM", stream, "workers", "released", 0, entry, "JUSTID")
+    rec.kept = true
+  else
+    leave(base, id, rec)
+  end
+end
+
+-- is_waiting(base, id): in some structure of those that wait.
+local function is_waiting(base, id)
+  if redis.call("ZSCORE", base .. ":delayed", id) or redis.call("ZSCORE", base .. ":paused", id) then
+    return true
+  end
+  local stream, entry = where(base, id)
+  return stream ~= nil and redis.call("XRANGE", stream, entry, entry)[1] ~= nil
+    and (holder_of(stream, entry) == "released" or is_undelivered(stream, entry))
+end
+
+-- pause_score(rec): high before normal, in each lane those that came back first, then by the number of the entry.
+local function pause_score(rec)
+  local lane, back = rec.priority == "high" and 0 or 4e15, rec.returned == "1" and 0 or 2e15
+  return ms(lane + back + count_of(rec, "entered"))
+end
+
+local function number_anew(base, id, rec)
+  rec.entered = tostring(redis.call("HINCRBY", base .. ":state", "entries", 1))
+  redis.call("HSET", "job:" .. id, "entered", rec.entered)
+end
+
+-- hide_waiting(base), show_waiting(base): a pause and its end, in one step; what waits is in a zset meanwhile.
+local function hide_waiting(base)
+  local function hide(stream, entry, id)
+    remove(base, stream, entry)
+    if redis.call("HGET", entries_of(base), id) == string.sub(stream, #base + 1) .. " " .. entry then
+      redis.call("HDEL", entries_of(base), id)
+      redis.call("ZADD", base .. ":paused", pause_score(read_record("job:" .. id) or {}), id)
+    end
+  end
+  for _, lane in ipairs({ ":stream:high", ":stream" }) do
+    local stream = base .. lane
+    for _, one in ipairs(ask("XPENDING", stream, "workers", "-", "+", 100000, "released")) do
+      local found = redis.call("XRANGE", stream, one[1], one[1])[1]
+      hide(stream, one[1], found and job_of(found[2]) or "")
+    end
+    local entry, id = deliver(stream, "claimed")
+    while entry do
+      hide(stream, entry, id)
+      entry, id = deliver(stream, "claimed")
+    end
+  end
+end
+
+local function show_waiting(base)
+  for _, id in ipairs(redis.call("ZRANGE", base .. ":paused", 0, -1)) do
+    local rec = read_record("job:" .. id) or {}
+    if rec.status then
+      number_anew(base, id, rec)
+    end
+    local stream, own = append(base, id, rec)
+    if rec.returned == "1" then
+      local entry = deliver(stream, "released")
+      while entry and entry ~= own do
+        entry = deliver(stream, "released")
+      end
+    end
+  end
+  redis.call("DEL", base .. ":paused")
+  for _ = 1, redis.call("ZCARD", base .. ":stream:bell:listeners") do
+    ring(base .. ":stream:bell")
+  end
+end
+
+-- enter(base, id, rec, at_tail, now): at the end of its lane.
+local function enter(base, id, rec)
+  number_anew(base, id, rec)
+  if is_paused(base) then
+    redis.call("ZADD", base .. ":paused", pause_score(rec), id)
+  else
+    append(base, id, rec)
+    ring(base .. ":stream:bell")
+  end
+end
+
+-- put_back(base, id, rec): ahead of those not delivered yet, behind those that came back before and are older (G5).
+-- Without its old entry that place has to be made: the lanes are taken apart and put together again.
+local function put_back(base, id, rec)
+  redis.call("HSET", "job:" .. id, "returned", "1")
+  rec.returned = "1"
+  if rec.kept then
+    ring(base .. ":stream:bell")
+  elseif is_paused(base) then
+    redis.call("ZADD", base .. ":paused", pause_score(rec), id)
+  else
+    hide_waiting(base)
+    redis.call("ZADD", base .. ":paused", pause_score(rec), id)
+    show_waiting(base)
+  end
+end
+
+-- waiting_count(base): what max_pending bounds.
+local function waiting_count(base)
+  local count = redis.call("ZCARD", base .. ":paused") + redis.call("ZCARD", base .. ":delayed")
+    - redis.call("SCARD", base .. ":stream:litter")
+    + tonumber(redis.call("HGET", base .. ":state", "ordered") or "0")
+  for _, lane in ipairs({ ":stream:high", ":stream" }) do
+    count = count + redis.call("XLEN", base .. lane)
+    for _, one in ipairs(ask("XPENDING", base .. lane, "workers")[4] or {}) do
+      count = count - (one[1] ~= "released" and tonumber(one[2]) or 0)
+    end
+  end
+  return count
+end
+
+-- note_verdict(base, id, rec, status, payload): streams have no readers of their own.
+local function note_verdict() end
+
+-- bury, is_buried, dig_up(base, id, rec): dead letters are a stream too.
+local function bury(base, id)
+  redis.call("HSET", "job:" .. id, "dead_entry", redis.call("XADD", base .. ":stream:dead", "*", "job_id", id))
+end
+
+local function is_buried(base, _, rec)
+  return rec.dead_entry ~= nil and redis.call("XRANGE", base .. ":stream:dead", rec.dead_entry, rec.dead_entry)[1] ~= nil
+end
+
+local function dig_up(base, id, rec)
+  redis.call("XDEL", base .. ":stream:dead", rec.dead_entry)
+  redis.call("HDEL", "job:" .. id, "dead_entry")
+end
