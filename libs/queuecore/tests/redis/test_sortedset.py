@@ -209,6 +209,7 @@ async def test_a_bell_has_no_more_tokens_than_workers_listen_and_none_without(ta
 
 async def test_a_token_eaten_by_a_relay_that_dies_costs_a_second_at_the_most(table: Table) -> None:
     found: list[float] = []
+    began = 0.0
 
     async def wait() -> None:
         claim = await table.broker.claim(Worker("w"), "c1", wait_seconds=10)

@@ -71,6 +71,11 @@ class StreamBroker(PeekingBroker):
             found += [*released.values(), *await self._own(stream, rest)]
         return found[:limit], await self._link.call("ZRANGE", self.keys.paused, 0, limit - 1)
 
+    async def _pending(self, stream: str, start: str) -> Sequence[Any]:
+        """Delivered entries with their consumers, a page of them."""
+        (rows,) = await self._link.pipeline([("XPENDING", stream, GROUP, start, "+", _PAGE)])
+        return self._or_nothing(rows)
+
     async def _jobs_at(self, stream: str, entries: Sequence[str]) -> dict[str, str]:
         """The job of each of these entries, those that are not there any more left out."""
         rows = await self._link.pipeline([("XRANGE", stream, entry, entry) for entry in entries])
@@ -126,7 +131,12 @@ class StreamBroker(PeekingBroker):
     async def _standing(self) -> set[str]:
         found = await self._paged("ZRANGE", self.keys.paused)
         for stream in self.keys.lanes:
-            start = "-"
+            start = "-"  # delivered ones stand there if a consumer has them
+            while page := await self._pending(stream, start):
+                found.update((await self._jobs_at(stream, [one[0] for one in page])).values())
+                start = f"({page[-1][0]}"
+            (groups,) = await self._link.pipeline([("XINFO", "GROUPS", stream)])
+            start = f"({_last_delivered(self._or_nothing(groups))}"
             while page := await self._link.call("XRANGE", stream, start, "+", "COUNT", _PAGE):
                 found.update(await self._own(stream, page))
                 start = f"({page[-1][0]}"
@@ -145,7 +155,10 @@ class StreamBroker(PeekingBroker):
         own = set(await self._own(stream, [(entry, {"job_id": job_id}) for entry, job_id in found.items()]))
         strangers = {entry: job_id for entry, job_id in found.items() if job_id not in own}
         for entry in strangers:
-            _ = await self._link.pipeline([("XACK", stream, GROUP, entry), ("XDEL", stream, entry)])
+            member = f"{stream.removeprefix(self.keys.base)} {entry}"
+            commands = [("XACK", stream, GROUP, entry), ("XDEL", stream, entry), ("SREM", self.keys.litter, member)]
+            for reply in await self._link.pipeline(commands):
+                _ = self._checked(reply)
         return [(job_id, "processing") for job_id in strangers.values()]
 
     # -- dead letters -------------------------------------------------------------------------------------------

@@ -328,6 +328,12 @@ class RedisStreamOperator(Operator):
         known = await self._link.call("HGET", self._keys.entries, job_id)
         return job_id, known == f"{stream.removeprefix(self._keys.base)} {entry}"
 
+    async def _drop(self, stream: str, entry: str) -> None:
+        """What a worker does with litter."""
+        _ = await self._link.call("XACK", stream, "workers", entry)
+        _ = await self._link.call("XDEL", stream, entry)
+        _ = await self._link.call("SREM", self._keys.litter, f"{stream.removeprefix(self._keys.base)} {entry}")
+
     async def _group(self, *command: str | int) -> Any:
         (reply,) = await self._link.pipeline([command])
         return [] if isinstance(reply, Exception) else reply
@@ -348,10 +354,14 @@ class RedisStreamOperator(Operator):
             if back:
                 found = await self._link.call("XCLAIM", stream, "workers", "claimed", 0, back[0][0])
                 return fields_of(found[0][1])["job_id"]
-            found = await self._group("XREADGROUP", "GROUP", "workers", "claimed", "COUNT", 1, "STREAMS", stream, ">")
-            if found:
-                entries = next(iter(found.values())) if isinstance(found, dict) else found[0][1]
-                return fields_of(entries[0][1])["job_id"]
+            while found := await self._group(
+                "XREADGROUP", "GROUP", "workers", "claimed", "COUNT", 1, "STREAMS", stream, ">"
+            ):
+                ((entry, flat),) = next(iter(found.values())) if isinstance(found, dict) else found[0][1]
+                job_id, own = await self._own(stream, entry, flat)
+                if own:
+                    return job_id
+                await self._drop(stream, entry)
         return None
 
     async def _at(self, job_id: str) -> tuple[str, str]:
@@ -400,8 +410,7 @@ class RedisStreamOperator(Operator):
                 if other != entry and (await self._own(stream, other, flat))[1]:
                     _ = await self._link.call("XCLAIM", stream, "workers", "released", 0, other, "JUSTID")
                 elif other != entry:
-                    _ = await self._link.call("XACK", stream, "workers", other)
-                    _ = await self._link.call("XDEL", stream, other)
+                    await self._drop(stream, other)
 
 
 def operator_of(transport: str, link: Link, model: str, clock: Callable[[], int] | None = None) -> Operator:

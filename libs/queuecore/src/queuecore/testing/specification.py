@@ -188,6 +188,8 @@ class Specification:
         """To the head, behind those that came back before and are older (G5); or by rank."""
         if self.limits.order != "arrival":
             job.returned = True
+            if not kept:  # it was lost: behind those that came back before
+                self._number_anew([job.id])
             self._insert(job)
             if self.limits.order == "lanes" and not kept and not self.state.pause_reason:
                 self._number_anew(self.state.pending)

@@ -211,7 +211,8 @@ end
 -- unhold(base, id, rec): no longer running; put_back follows. The entry is kept, for the place in the lane is its.
 local function unhold(base, id, rec)
   local stream, entry = where(base, id)
-  if stream and not is_paused(base) and holder_of(stream, entry) and redis.call("XRANGE", stream, entry, entry)[1] then
+  rec.was_held = stream ~= nil and holder_of(stream, entry) ~= nil
+  if rec.was_held and not is_paused(base) and redis.call("XRANGE", stream, entry, entry)[1] then
     leave_registers(base, id, rec)
     redis.call("XCLAIM", stream, "workers", "released", 0, entry, "JUSTID")
     rec.kept = true
@@ -300,6 +301,9 @@ end
 local function put_back(base, id, rec)
   redis.call("HSET", "job:" .. id, "returned", "1")
   rec.returned = "1"
+  if not rec.was_held then -- it was lost: behind those that came back before
+    number_anew(base, id, rec)
+  end
   if rec.kept then
     ring(base .. ":stream:bell")
   elseif is_paused(base) then
