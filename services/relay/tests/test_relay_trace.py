@@ -6,6 +6,8 @@ import asyncio
 import io
 import json
 import logging
+import subprocess
+import sys
 from collections.abc import Awaitable, Callable, Iterator
 from typing import Any, TypeAlias
 
@@ -43,6 +45,13 @@ def lines() -> Iterator[Callable[[], list[dict[str, Any]]]]:
     root.handlers[:] = handlers
     root.setLevel(level)
     logging.captureWarnings(capture=False)
+
+
+def test_a_relay_that_does_not_trace_imports_nothing_of_opentelemetry_before_its_claim() -> None:
+    """redis-py would, wherever the SDK is installed: 30 ms and more of every relay's start."""
+    code = "import relay.process, sys; print(*[name for name in sys.modules if name.startswith('opentelemetry')])"
+    shown = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout
+    assert shown.split() == []
 
 
 async def test_a_run_is_linked_to_the_submission_and_its_parts_hang_together(bench: Any, collector: Collector) -> None:

@@ -8,6 +8,7 @@ from typing import Final
 from queuecore.broker import Broker
 from queuecore.config import ModelConfig, Transport, queue_limits
 from queuecore.errors import ConfigurationError
+from queuecore.redis import unobserved  # noqa: F401  # pyright: ignore[reportUnusedImport]  first: see there
 from queuecore.redis.broker import RedisBroker
 from queuecore.redis.client import Link
 from queuecore.redis.list_transport import ListBroker
