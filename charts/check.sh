@@ -32,9 +32,10 @@ have() { # TOOL WHAT-FOR COMMAND...
   return 1
 }
 
+# shellcheck disable=SC2317 # called by name
 conforms() { # VALUES
   # The Prometheus operator's kinds: no schema of theirs comes with Kubernetes or KEDA.
-  # shellcheck disable=SC2086  several options in one variable
+  # shellcheck disable=SC2086 # several options in one variable
   helm template check charts/relayq --namespace queue --values "$1" >"$work/rendered.yaml" &&
     kubeconform $schemas -skip PodMonitor,PrometheusRule "$work/rendered.yaml"
 }

@@ -13,7 +13,7 @@ members=""
 for name in queuecore relayq relayq-gateway relayq-relay relayq-reaper relayq-mock-inference; do
   members="$members --no-emit-package $name"
 done
-# shellcheck disable=SC2086  one word a flag
+# shellcheck disable=SC2086 # one word a flag
 .venv/bin/uv pip compile -q --universal --python-version 3.11 --generate-hashes --no-emit-index-url --no-header \
   --all-extras --group dev pyproject.toml libs/*/pyproject.toml services/*/pyproject.toml $members -o "$out"
 [ "$out" = requirements.lock ] || cmp -s "$out" requirements.lock || { echo "requirements.lock is not current: run make lock" >&2; exit 1; }
