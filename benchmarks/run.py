@@ -6,7 +6,7 @@ import subprocess
 import sys
 from pathlib import Path
 
-PARTS = ("cold_start", "crypto")
+PARTS = ("cold_start", "dispatch", "crypto")
 
 
 def main() -> int:

@@ -24,7 +24,8 @@ async def test_a_live_job_in_no_structure_comes_back_on_second_sight(stand: Stan
     assert await outcomes(stand) == [("a", "waiting")]
     stand.clock.advance(1)
     assert await outcomes(stand) == [("a", "requeued")]
-    assert (await stand.operator.places()).pending == ["a", "b"]
+    lost_its_place = stand.limits.order == "lanes"  # an entry of a stream is its place
+    assert (await stand.operator.places()).pending == (["b", "a"] if lost_its_place else ["a", "b"])
     assert (await stand.broker.get("a")).reaps == 0
 
 

@@ -137,7 +137,7 @@ async def test_a_consumer_that_an_operator_deleted_takes_no_entry_with_it(table:
     for _ in range(2):
         _ = await table.broker.reconcile()
         table.clock.advance(30_000)
-    assert await table.rest() == ["a", "b"]
+    assert await table.rest() == ["b", "a"], "its place went with its entry"
 
 
 async def test_a_dead_worker_leaves_no_consumer_behind(table: Table) -> None:

@@ -12,6 +12,7 @@ import pytest
 from queuecore.broker import Broker
 from queuecore.redis import scripts
 from queuecore.testing.lacking import lacking
+from queuecore.testing.operator import LACKING
 
 LUA = Path(str(scripts.LUA))
 NAMES = scripts.names()
@@ -73,11 +74,15 @@ def test_a_verb_has_one_name_as_script_method_and_contract_file() -> None:
 @pytest.mark.parametrize("transport", TRANSPORTS)
 def test_every_transport_has_the_same_functions(transport: str) -> None:
     def functions(name: str) -> set[str]:
-        return set(
-            re.findall(r"^local function (\w+)", (LUA / f"_include/place_{name}.lua").read_text("utf-8"), re.MULTILINE)
-        )
+        return set(re.findall(r"^local function (\w+)", scripts.load("claim", name).source, re.MULTILINE))
 
     wanted = {
+        "hold",
+        "unhold",
+        "lease_end",
+        "hide_waiting",
+        "show_waiting",
+        "note_verdict",
         "is_held",
         "lease_is_live",
         "set_lease",
@@ -87,6 +92,9 @@ def test_every_transport_has_the_same_functions(transport: str) -> None:
         "put_back",
         "is_waiting",
         "waiting_count",
+        "bury",
+        "is_buried",
+        "dig_up",
     }
     assert wanted <= functions(transport)
 
@@ -111,3 +119,9 @@ def test_luacheck_finds_nothing_in_the_rendered_script(name: str, transport: str
 def test_a_script_stays_readable(path: Path) -> None:
     body = [line for line in path.read_text("utf-8").splitlines() if line.strip() and not line.startswith("--")]
     assert len(body) <= 60
+
+
+def test_every_capability_that_a_transport_may_lack_is_in_the_docs() -> None:
+    page = (Path(__file__).parents[4] / "docs" / "transports.md").read_text("utf-8")
+    for capability in LACKING:
+        assert f"| `{capability}` |" in page

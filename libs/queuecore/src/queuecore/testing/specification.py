@@ -186,13 +186,13 @@ class Specification:
 
     def put_back(self, job: Job, *, kept: bool = False) -> None:
         """To the head, behind those that came back before and are older (G5); or by rank."""
+        if self.limits.order == "lanes" and not kept:  # its entry was lost, and its place with it
+            job.returned = False
+            self.enter(job)
+            return
         if self.limits.order != "arrival":
             job.returned = True
-            if not kept:  # it was lost: behind those that came back before
-                self._number_anew([job.id])
             self._insert(job)
-            if self.limits.order == "lanes" and not kept and not self.state.pause_reason:
-                self._number_anew(self.state.pending)
             return
         waiting, at = self._waiting_list, 0
         while at < len(waiting):

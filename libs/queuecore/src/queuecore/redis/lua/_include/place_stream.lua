@@ -98,12 +98,16 @@ local function remove(base, stream, entry)
   redis.call("SREM", base .. ":stream:litter", string.sub(stream, #base + 1) .. " " .. entry)
 end
 
--- append(base, id, rec): a new entry at the end of its lane.
+-- ensure(base, rec): the stream and the group of its lane.
+local function ensure(base, rec)
+  if not last_of(base .. lane_of(rec)) then
+    redis.call("XGROUP", "CREATE", base .. lane_of(rec), "workers", "0", "MKSTREAM")
+  end
+end
+
+-- append(base, id, rec): a new entry at the end of its lane, which is there.
 local function append(base, id, rec)
   local lane = lane_of(rec)
-  if not last_of(base .. lane) then
-    redis.call("XGROUP", "CREATE", base .. lane, "workers", "0", "MKSTREAM")
-  end
   local entry = redis.call("XADD", base .. lane, "*", "job_id", id)
   redis.call("HSET", entries_of(base), id, lane .. " " .. entry)
   return base .. lane, entry
@@ -244,31 +248,51 @@ end
 
 -- hide_waiting(base), show_waiting(base): a pause and its end, in one step; what waits is in a zset meanwhile.
 local function hide_waiting(base)
-  local function hide(stream, entry, id)
-    remove(base, stream, entry)
-    if redis.call("HGET", entries_of(base), id) == string.sub(stream, #base + 1) .. " " .. entry then
-      redis.call("HDEL", entries_of(base), id)
-      redis.call("ZADD", base .. ":paused", pause_score(read_record("job:" .. id) or {}), id)
+  local function hide(lane, found)
+    local entries, ids = {}, {}
+    for i, one in ipairs(found) do
+      entries[i], ids[i] = one[1], job_of(one[2])
+    end
+    local known, own = redis.call("HMGET", entries_of(base), unpack(ids)), {}
+    for i, id in ipairs(ids) do
+      if known[i] == lane .. " " .. entries[i] then
+        local row = redis.call("HMGET", "job:" .. id, "priority", "returned", "entered")
+        own[#own + 1] = pause_score({ priority = row[1], returned = row[2], entered = row[3] or nil })
+        own[#own + 1] = id
+      else
+        redis.call("SREM", base .. ":stream:litter", lane .. " " .. entries[i])
+        ids[i] = ""
+      end
+    end
+    redis.call("XACK", base .. lane, "workers", unpack(entries))
+    redis.call("XDEL", base .. lane, unpack(entries))
+    redis.call("HDEL", entries_of(base), unpack(ids))
+    if #own > 0 then
+      redis.call("ZADD", base .. ":paused", unpack(own))
     end
   end
   for _, lane in ipairs({ ":stream:high", ":stream" }) do
-    local stream = base .. lane
-    for _, one in ipairs(ask("XPENDING", stream, "workers", "-", "+", 100000, "released")) do
-      local found = redis.call("XRANGE", stream, one[1], one[1])[1]
-      hide(stream, one[1], found and job_of(found[2]) or "")
+    for _, one in ipairs(ask("XPENDING", base .. lane, "workers", "-", "+", 100000, "released")) do
+      local found = redis.call("XRANGE", base .. lane, one[1], one[1])
+      if found[1] then
+        hide(lane, found)
+      else
+        redis.call("XACK", base .. lane, "workers", one[1])
+      end
     end
-    local entry, id = deliver(stream, "claimed")
-    while entry do
-      hide(stream, entry, id)
-      entry, id = deliver(stream, "claimed")
+    while next_of(base .. lane) do
+      hide(lane, redis.call("XREADGROUP", "GROUP", "workers", "claimed", "COUNT", 500, "STREAMS", base .. lane, ">")[1][2])
     end
   end
 end
 
 local function show_waiting(base)
+  ensure(base, { priority = "high" })
+  ensure(base, {})
   for _, id in ipairs(redis.call("ZRANGE", base .. ":paused", 0, -1)) do
-    local rec = read_record("job:" .. id) or {}
-    if rec.status then
+    local row = redis.call("HMGET", "job:" .. id, "priority", "returned", "status")
+    local rec = { priority = row[1], returned = row[2] }
+    if row[3] then
       number_anew(base, id, rec)
     end
     local stream, own = append(base, id, rec)
@@ -291,27 +315,25 @@ local function enter(base, id, rec)
   if is_paused(base) then
     redis.call("ZADD", base .. ":paused", pause_score(rec), id)
   else
+    ensure(base, rec)
     append(base, id, rec)
     ring(base .. ":stream:bell")
   end
 end
 
--- put_back(base, id, rec): ahead of those not delivered yet, behind those that came back before and are older (G5).
--- Without its old entry that place has to be made: the lanes are taken apart and put together again.
+-- put_back(base, id, rec): ahead of those not delivered yet, in the order of their entries (G5). A job whose entry was
+-- lost has no place any more: it begins anew at the end.
 local function put_back(base, id, rec)
+  if not rec.was_held or not rec.kept and not is_paused(base) then
+    enter(base, id, rec)
+    return
+  end
   redis.call("HSET", "job:" .. id, "returned", "1")
   rec.returned = "1"
-  if not rec.was_held then -- it was lost: behind those that came back before
-    number_anew(base, id, rec)
-  end
   if rec.kept then
     ring(base .. ":stream:bell")
-  elseif is_paused(base) then
-    redis.call("ZADD", base .. ":paused", pause_score(rec), id)
   else
-    hide_waiting(base)
     redis.call("ZADD", base .. ":paused", pause_score(rec), id)
-    show_waiting(base)
   end
 end
 
