@@ -84,11 +84,13 @@ imports: .venv/.ready
 .PHONY: generate
 generate: .venv/.ready
 	$(BIN)/python tools/generate.py
+	$(BIN)/python charts/generate.py
 
 ## verify: say whether every generated page, and the lock, is current
 .PHONY: verify
 verify: .venv/.ready
 	$(BIN)/python tools/generate.py --check
+	$(BIN)/python charts/generate.py --verify
 	sh tools/lock.sh --check
 
 ## lock: write requirements.lock anew
