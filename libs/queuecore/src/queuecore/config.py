@@ -183,7 +183,22 @@ def load_config(path: str) -> Config:
         text = Path(path).read_text("utf-8")
     except (OSError, UnicodeDecodeError) as error:
         raise ConfigurationError(f"MODELS_FILE {path}: {error}") from error
-    return parse_config(text)
+    config = parse_config(text)
+    if problems := _not_yet(config):
+        raise ConfigurationError("; ".join(problems))
+    return config
+
+
+def _not_yet(config: Config) -> list[str]:
+    """What the file may say and no service does yet: a start that ignored it would promise what does not happen."""
+    problems = [f"pipelines.{name}: pipelines are not available in this release" for name in config.pipelines]
+    for name, model in config.models.items():
+        if model.cache_seconds:
+            problems.append(f"models.{name}.cache_seconds: the response cache is not available in this release; 0 is")
+        limits = config.providers.get(model.provider or "", Provider())
+        if limits != Provider():
+            problems.append(f"models.{name}.provider: a provider's limits are not enforced in this release; 0 is none")
+    return problems
 
 
 def parse_config(text: str) -> Config:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Annotated, ClassVar
 
 import pytest
@@ -85,6 +86,28 @@ def test_a_missing_file_is_named() -> None:
         _ = load_config("")
     with pytest.raises(ConfigurationError, match="MODELS_FILE /nowhere"):
         _ = load_config("/nowhere")
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        (("  echo: {", "  echo: {cache_seconds: 5, "), "models.echo.cache_seconds: .* not available in this release"),
+        (("", ""), ""),
+        ((GOOD, GOOD + "pipelines: {ingest: {stages: [echo]}}"), "pipelines.ingest: .* not available in this release"),
+        (
+            (GOOD, GOOD.replace("  echo: {", "  echo: {provider: p, ") + "providers: {p: {concurrent: 1}}"),
+            "models.echo.provider: .* not enforced in this release",
+        ),
+    ],
+)
+def test_a_start_refuses_what_no_service_does_yet(change: tuple[str, str], message: str, tmp_path: Path) -> None:
+    path = tmp_path / "models.yaml"
+    _ = path.write_text(GOOD.replace(*change), "utf-8")
+    if not message:
+        assert load_config(str(path)).models
+        return
+    with pytest.raises(ConfigurationError, match=message):
+        _ = load_config(str(path))
 
 
 class ExampleSettings(Settings, frozen=True, kw_only=True):
