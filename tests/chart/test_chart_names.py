@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import json
 import re
-from typing import Any
+from typing import Any, get_args
 
 import pytest
 
 from chart.rendering import DATA, MODEL, REDIS, Refused, find, pod_templates, render
+from queuecore.config import Transport
 from queuecore.names import _RESERVED_PART, check_model_name, kubernetes_name
 from queuecore.redis.keys import QueueKeys
 
@@ -50,11 +51,19 @@ def test_object_names_are_those_of_queuecore() -> None:
     assert made == {name: f"prod-relay-{kubernetes_name(name)}" for name in GOOD}
 
 
-def test_keda_counts_the_keys_that_the_queue_uses() -> None:
-    for job in find(render(models(*GOOD)), "ScaledJob"):
+@pytest.mark.parametrize("transport", get_args(Transport))
+def test_keda_counts_the_keys_that_the_queue_uses(transport: str) -> None:
+    for job in find(render(models(*GOOD, transport=transport)), "ScaledJob"):
         keys = QueueKeys(job["metadata"]["annotations"]["relayq/model"])
-        counted = [trigger["metadata"]["listName"] for trigger in job["spec"]["triggers"]]
-        assert counted == [keys.pending, keys.processing]
+        counted = {
+            trigger["metadata"].get("listName") or trigger["metadata"]["stream"] for trigger in job["spec"]["triggers"]
+        }
+        used = {
+            "list": {keys.pending, keys.processing},
+            "sortedset": {keys.queue, keys.claims_idx},
+            "stream": {*keys.lanes},
+        }
+        assert counted == used[transport]
 
 
 @pytest.mark.parametrize(("release", "override"), [*((release, "") for release in RELEASES), *OVERRIDES])

@@ -61,6 +61,7 @@ def report(text: str) -> None:
     _ = sys.stdout.write(f"{text}\n")
 
 
+SIGKILL = "SIGKILL of the relay"
 KILL_THE_RELAY = """
 import os, pathlib, signal
 for process in pathlib.Path("/proc").glob("[0-9]*"):
@@ -112,12 +113,13 @@ def test_an_idle_queue_has_no_relay(queue: Namespace) -> None:
     assert {pod["metadata"]["labels"]["app.kubernetes.io/component"] for pod in running} == services
 
 
-def test_a_job_starts_a_relay_and_its_end_is_the_relays_end(queue: Namespace) -> None:
-    watch = JobWatch(queue, "fresh")
+@pytest.mark.parametrize("model", ["fresh", "sorted", "streamed"])
+def test_a_job_starts_a_relay_and_its_end_is_the_relays_end(queue: Namespace, model: str) -> None:
+    watch = JobWatch(queue, model)
     watch.start()
-    (job_id,) = queue.submit("fresh", 1)
+    (job_id,) = queue.submit(model, 1)
     changes = queue.follow([job_id], within=STARTS_WITHIN_SECONDS)[job_id]
-    wait_for_zero(queue, "fresh", within=30)
+    wait_for_zero(queue, model, within=30)
     watch.stop()
 
     assert changes[-1].status == "completed"
@@ -153,20 +155,23 @@ def test_a_second_batch_does_not_wait_for_the_first(queue: Namespace) -> None:
     wait_for_zero(queue, "fresh")
 
 
-@pytest.mark.parametrize("way", ["SIGKILL of the relay", "pod deleted by force"])
-def test_a_job_whose_relay_dies_is_run_by_another_in_seconds(queue: Namespace, way: str) -> None:
-    (job_id,) = queue.submit("fresh", 1, mock_delay_seconds=15)
+@pytest.mark.parametrize(
+    ("model", "way"),
+    [("fresh", SIGKILL), ("fresh", "pod deleted by force"), ("sorted", SIGKILL), ("streamed", SIGKILL)],
+)
+def test_a_job_whose_relay_dies_is_run_by_another_in_seconds(queue: Namespace, model: str, way: str) -> None:
+    (job_id,) = queue.submit(model, 1, mock_delay_seconds=15)
     _ = eventually(
         lambda: queue.ask("document", url=queue.url, id=job_id)["status"] == "processing",
         within=STARTS_WITHIN_SECONDS,
         what="the job runs",
     )
-    (pod,) = [pod["metadata"]["name"] for pod in queue.pods("fresh")]
+    (pod,) = [pod["metadata"]["name"] for pod in queue.pods(model)]
     followed: dict[str, list[Change]] = {}
     follower = threading.Thread(target=lambda: followed.update(queue.follow([job_id], within=150)), daemon=True)
     follower.start()
     killed_at = time.time()  # noqa: TID251  compared with a process in the cluster
-    if way == "SIGKILL of the relay":
+    if way == SIGKILL:
         _ = queue.kubectl("exec", pod, "-c", "relay", "--", "python", "-c", KILL_THE_RELAY)
     else:
         _ = queue.kubectl("delete", "pod", pod, "--force", "--grace-period=0", "--wait=false")
@@ -178,10 +183,10 @@ def test_a_job_whose_relay_dies_is_run_by_another_in_seconds(queue: Namespace, w
     # As a rule the replacement is there already: KEDA counts the orphan, and its relay waits for what the reaper gives back.
     requeued = next(change.at for change in changes if change.reaps == 1) - killed_at
     again = next(change.at for change in changes if change.attempts == 2) - killed_at
-    report(f"{way}: requeued after {requeued:.1f} s, running again after {again:.1f} s")
+    report(f"{model}, {way}: requeued after {requeued:.1f} s, running again after {again:.1f} s")
     assert requeued < 5
     assert again < 5 + STARTS_WITHIN_SECONDS
-    wait_for_zero(queue, "fresh")
+    wait_for_zero(queue, model)
 
 
 def test_an_upgrade_touches_no_running_job(queue: Namespace) -> None:
