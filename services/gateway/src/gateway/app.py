@@ -17,6 +17,7 @@ from gateway.admin import Admin, Guard, read_token
 from gateway.auth import authenticator
 from gateway.edge import Edge
 from gateway.frame import Frame
+from gateway.handlers.reference import reference
 from gateway.health import Health, durability, facts_of, policy_problem
 from gateway.outbox import Outbox
 from gateway.problems import HANDLERS
@@ -97,6 +98,7 @@ def build(
     public = Starlette(routes=ROUTES, exception_handlers=dict(HANDLERS))
     public.router.redirect_slashes = False
     public.state.edge = edge
+    public.state.reference = reference(settings, config)
     admin = Admin(edge, queue.server, rates).application()
     _show_zeros(brokers)
     tasks.start("wake-ups", lambda beat: waiters.listen(queue.signals, beat))

@@ -1,0 +1,180 @@
+"""The OpenAPI document of one gateway: ``public.yaml``, filled in with what this gateway runs with.
+
+What a program can know is never written twice: models and limits come from the running configuration, bounds from the
+constants of the code that checks them, and an operation's problem responses from the codes it names.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Iterator, Mapping
+from importlib import resources
+from importlib.metadata import version
+from typing import Any, Final, cast, get_args
+
+import yaml
+
+from gateway import form, idempotency, protocol, requests
+from gateway.handlers import jobs
+from gateway.problems import CONTENT_TYPE
+from gateway.settings import GatewaySettings
+from queuecore.config import Config
+from queuecore.job import TERMINAL, ErrorCode, Status
+
+Document = dict[str, Any]
+
+METHODS: Final = frozenset({"get", "put", "post", "delete", "options", "head", "patch", "trace"})
+_VALUE: Final = re.compile(r"\$\{(\w+)\}")
+_SCHEME: Final = "caller"
+_HEADERS_OF: Final = {401: ("WWW-Authenticate", "WwwAuthenticate"), 405: ("Allow", "Allow"),
+                      416: ("Content-Range", "UnsatisfiedRange")}  # fmt: skip
+
+
+def source() -> Document:
+    """``public.yaml`` as it is written."""
+    text = resources.files("gateway.openapi").joinpath("public.yaml").read_text("utf-8")
+    return cast("Document", yaml.safe_load(text))
+
+
+def document_of(settings: GatewaySettings, config: Config) -> Document:
+    """The document; JSON can be made of it as it is."""
+    written = source()
+    codes, groups = written.pop("x-codes"), written.pop("x-groups")
+    values = _values(settings, config) | {"codes": list(codes)}
+    scheme = _security_scheme(settings)
+    codes = _filled(codes, values)
+    document = cast("Document", _filled(written, values))
+    document["security"] = [{_SCHEME: []}] if scheme else []
+    if scheme:
+        document["components"]["securitySchemes"] = {_SCHEME: scheme}
+    for _, _, operation in operations(document):
+        names = ["any", *operation.pop("x-problems")]
+        if operation.get("security", document["security"]):
+            names.append("caller")
+        _add_problems(operation, codes, _codes(names, groups))
+    return document
+
+
+def operations(document: Document) -> Iterable[tuple[str, str, Document]]:
+    """(path, method, operation) of each one."""
+    for path, item in document["paths"].items():
+        for method, operation in item.items():
+            if method in METHODS:
+                yield path, method, operation
+
+
+def _values(settings: GatewaySettings, config: Config) -> dict[str, Any]:
+    words = {word for model in config.models.values() for word in requests.PRIORITIES[model.transport]}
+    return {
+        "version": version("relayq-gateway"),
+        "service_types": config.service_types,
+        "models": list(config.models),
+        "operations": list(dict.fromkeys(name for model in config.models.values() for name in model.operations)),
+        "priorities": sorted(words - {"true", "false"}),
+        "priority_header": settings.priority_header,
+        "max_upload_bytes": settings.max_upload_bytes,
+        "max_json_bytes": settings.max_json_bytes,
+        "upload_idle_seconds": settings.upload_idle_seconds,
+        "statuses": [str(status) for status in Status],
+        "terminal": [str(status) for status in Status if status in TERMINAL],
+        "error_codes": list(get_args(ErrorCode)),
+        "reserved": sorted(requests.RESERVED),
+        "longest_url": requests.LONGEST_URL,
+        "longest_key": idempotency.LONGEST_KEY,
+        "longest_wait": jobs.LONGEST_WAIT_SECONDS,
+        "largest_page": jobs.LARGEST_PAGE,
+        "most_fields": form.MOST_FIELDS,
+        "longest_name": form.LONGEST_NAME,
+        "field_bytes": form.FIELD_BYTES,
+        "fields_bytes": form.FIELDS_BYTES,
+        "framing_bytes": form.FRAMING_BYTES,
+        "head_bytes": protocol.HEAD_BYTES,
+        "head_seconds": protocol.HEAD_SECONDS,
+    }
+
+
+def _security_scheme(settings: GatewaySettings) -> Document | None:
+    match settings.auth:
+        case "header":
+            return {
+                "type": "apiKey",
+                "in": "header",
+                "name": settings.tenant_header,
+                "description": "Set by the proxy that authenticates callers; names the tenant.",
+            }
+        case _:
+            return None
+
+
+# -- filling in ---------------------------------------------------------------------------------------------------
+
+
+def _filled(node: object, values: Mapping[str, Any]) -> Any:
+    """The node with its ``${name}``s. A text that is nothing else becomes the value itself; a list takes in lists."""
+    if isinstance(node, str):
+        whole = _VALUE.fullmatch(node)
+        return values[whole[1]] if whole else _VALUE.sub(lambda found: _text(values[found[1]]), node)
+    if isinstance(node, dict):
+        members = cast("dict[Any, object]", node)
+        return {str(name): _filled(value, values) for name, value in members.items()}
+    if isinstance(node, list):
+        return list(_items(cast("list[object]", node), values))
+    return node
+
+
+def _items(nodes: Iterable[object], values: Mapping[str, Any]) -> Iterator[Any]:
+    for node in nodes:
+        if isinstance(node, dict):
+            members = dict(cast("Document", node))
+            condition = members.pop("x-when", None)
+            if condition is None or values[condition]:
+                yield _filled(members, values)
+            continue
+        made = _filled(node, values)
+        if isinstance(made, list) and isinstance(node, str):
+            yield from cast("list[Any]", made)
+        else:
+            yield made
+
+
+def _text(value: object) -> str:
+    if isinstance(value, list):
+        return ", ".join(str(one) for one in cast("list[object]", value))
+    return f"{value:g}" if isinstance(value, float) else str(value)
+
+
+# -- problems -----------------------------------------------------------------------------------------------------
+
+
+def _codes(names: Iterable[str], groups: Mapping[str, list[str]]) -> list[str]:
+    return list(dict.fromkeys(code for name in names for code in groups.get(name, [name])))
+
+
+def _add_problems(operation: Document, codes: Mapping[str, Document], wanted: Iterable[str]) -> None:
+    """A response a status, which says each code that comes with it."""
+    by_status: dict[int, list[str]] = {}
+    for code in wanted:
+        by_status.setdefault(codes[code]["status"], []).append(code)
+    for status, mine in sorted(by_status.items()):
+        operation["responses"][str(status)] = _problem(status, mine, codes)
+
+
+def _problem(status: int, mine: list[str], codes: Mapping[str, Document]) -> Document:
+    headers: Document = {}
+    if status in _HEADERS_OF:
+        name, component = _HEADERS_OF[status]
+        headers[name] = {"$ref": f"#/components/headers/{component}"}
+    if any("retry_after" in codes[code] for code in mine):
+        headers["Retry-After"] = {"$ref": "#/components/headers/RetryAfter"}
+    response: Document = {
+        "description": "\n".join(f"* `{code}`: {codes[code]['text']}" for code in mine),
+        "content": {
+            CONTENT_TYPE: {
+                "schema": {
+                    "allOf": [{"$ref": "#/components/schemas/Problem"}],
+                    "properties": {"status": {"const": status}, "code": {"enum": mine}},
+                }
+            }
+        },
+    }
+    return response | {"headers": headers} if headers else response
