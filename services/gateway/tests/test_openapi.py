@@ -96,6 +96,12 @@ def test_every_described_code_is_answered_by_an_operation() -> None:
     assert set(source()["x-codes"]) - answered == {"claim_lost"}
 
 
+def test_every_described_code_is_in_the_list_that_people_read() -> None:
+    page = (Path(__file__).parents[3] / "docs/http-api.md").read_text("utf-8")
+
+    assert {code for code in source()["x-codes"] if f"`{code}`" not in page} == set()
+
+
 async def test_members_of_the_documents_are_those_that_are_described(stack: Stack) -> None:
     schemas = document()["components"]["schemas"]
     url = (await stack.client.post("/jobs/echo?model=large", content=b"x")).headers["location"]
