@@ -14,7 +14,7 @@ from gateway_stack import MODELS, MakeStack, Stack
 from openapi_spec_validator import OpenAPIV31SpecValidator
 
 import gateway
-from gateway import problems
+from gateway import problems, requests
 from gateway.openapi.document import METHODS, document_of, operations, source
 from gateway.openapi.page import page_of
 from gateway.routes import ROUTES
@@ -118,15 +118,15 @@ async def test_members_of_the_documents_are_those_that_are_described(stack: Stac
 
 
 def test_options_are_those_that_the_gateway_knows() -> None:
-    from gateway.requests import KNOWN
-
     operation = document()["paths"]["/jobs/{service_type}"]["post"]
     form = operation["requestBody"]["content"]["multipart/form-data"]["schema"]["properties"]
     body = operation["requestBody"]["content"]["application/json"]["schema"]["properties"]
     names = [one["$ref"].rpartition("/")[2] for one in operation["parameters"] if "$ref" in one]
     query = {document()["components"]["parameters"][name]["name"] for name in names}
 
-    assert set(form) - {"file"} == set(body) - {"input"} == query == set(KNOWN)
+    words = {word for transport in requests._PRIORITIES.values() for word in transport}
+    assert set(document()["components"]["schemas"]["PriorityText"]["enum"]) == words
+    assert set(form) - {"file"} == set(body) - {"input"} == query == set(requests.KNOWN)
 
 
 # -- what it takes from the configuration ------------------------------------------------------------------------

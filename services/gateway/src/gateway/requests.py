@@ -30,7 +30,7 @@ LATEST_MS: Final = 253_402_300_799_999  # the end of the year 9999
 _TRACEPARENT: Final = re.compile(r"(?!ff)[0-9a-f]{2}-(?!0{32})[0-9a-f]{32}-(?!0{16})[0-9a-f]{16}-[0-9a-f]{2}\Z")
 _URL_TEXT: Final = re.compile(r"[\x21-\x7e]+\Z")
 # What each transport understands, the usual one first; true and false stand for high and normal where they are words.
-PRIORITIES: Final[Mapping[str, Sequence[str]]] = {
+_PRIORITIES: Final[Mapping[str, Sequence[str]]] = {
     "list": ("false", "true"),
     "sortedset": ("normal", "high", "critical"),
     "stream": ("normal", "high"),
@@ -197,7 +197,7 @@ class Options:
             config=model,
             operation_name=operation_name,
             operation=model.operation(operation_name),
-            priority=PRIORITIES[model.transport][1] if priority_header else self._priority(model),
+            priority=_PRIORITIES[model.transport][1] if priority_header else self._priority(model),
             not_before=not_before,
             deadline=deadline,
             ordering_key=ordering_key,
@@ -215,7 +215,7 @@ class Options:
         return name
 
     def _priority(self, model: ModelConfig) -> str:
-        words = PRIORITIES[model.transport]
+        words = _PRIORITIES[model.transport]
         text = self._known.get("priority", words[0])
         priority = {"false": words[0], "true": words[1]}.get(text, text)
         if priority not in words:

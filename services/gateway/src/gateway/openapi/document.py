@@ -64,13 +64,11 @@ def operations(document: Document) -> Iterable[tuple[str, str, Document]]:
 
 
 def _values(settings: GatewaySettings, config: Config) -> dict[str, Any]:
-    words = {word for model in config.models.values() for word in requests.PRIORITIES[model.transport]}
     return {
         "version": version("relayq-gateway"),
         "service_types": config.service_types,
         "models": list(config.models),
         "operations": list(dict.fromkeys(name for model in config.models.values() for name in model.operations)),
-        "priorities": sorted(words - {"true", "false"}),
         "priority_header": settings.priority_header,
         "max_upload_bytes": settings.max_upload_bytes,
         "max_json_bytes": settings.max_json_bytes,
@@ -79,7 +77,6 @@ def _values(settings: GatewaySettings, config: Config) -> dict[str, Any]:
         "terminal": [str(status) for status in Status if status in TERMINAL],
         "error_codes": list(get_args(ErrorCode)),
         "reserved": sorted(requests.RESERVED),
-        "longest_url": requests.LONGEST_URL,
         "longest_key": idempotency.LONGEST_KEY,
         "longest_wait": jobs.LONGEST_WAIT_SECONDS,
         "largest_page": jobs.LARGEST_PAGE,
