@@ -72,6 +72,30 @@ async def test_redis_away_while_a_result_waits_to_be_acknowledged_leaves_one_ver
 
 
 @pytest.mark.timeout(120)
+@pytest.mark.parametrize("transport", OTHERS)
+async def test_the_claims_of_a_model_that_left_the_configuration_are_reclaimed(
+    valkey: ValkeyProcess, mock: Mock, tmp_path: Path, transport: Transport
+) -> None:
+    yard = Yard(valkey, mock, tmp_path / "gone", model="gone", transport=transport)
+    await yard.flush()
+    job_id = await yard.submit(CONTENT, mock_delay_seconds=30)
+    relay = await yard.relay()
+    await running(yard, job_id)
+    relay.signal(signal.SIGKILL)
+    _ = await relay.ended()
+    later = Yard(valkey, mock, tmp_path / "later", model="m")
+    reaper = await later.ready_reaper(REAPER_INTERVAL_SECONDS="0.5", REAPER_DEATH_GRACE_SECONDS="0.5")
+
+    async def reclaimed() -> bool:
+        return (await yard.status(job_id)).reaps == 1
+
+    _ = await eventually(reclaimed, within=20)
+    assert (await reaper.said("queue.forgotten"))["model"] == "gone"
+    await later.aclose()
+    await yard.aclose()
+
+
+@pytest.mark.timeout(120)
 async def test_the_seeds_metrics_count_claims_redeliveries_and_duplicates(
     valkey: ValkeyProcess, mock: Mock, tmp_path: Path
 ) -> None:

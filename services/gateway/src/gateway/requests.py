@@ -221,7 +221,8 @@ class Options:
         if priority not in words:
             also = "" if model.transport == "list" else f" (true is {words[1]})"
             raise _invalid(f"priority: {' or '.join(words)}{also}")
-        if priority != words[0] and not self._priority_field:
+        # A list's priority is last-in-first-out ahead of everybody: for whom the operator means it.
+        if model.transport == "list" and priority != words[0] and not self._priority_field:
             raise Refusal(
                 400, "priority_not_allowed", "priority: this gateway has no priority (GATEWAY_PRIORITY_HEADER is unset)"
             )

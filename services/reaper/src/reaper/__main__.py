@@ -6,11 +6,12 @@ import asyncio
 import logging
 import os
 import sys
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
+from queuecore.broker import Broker
 from queuecore.config import Config, load_config
-from queuecore.errors import ConfigurationError
-from queuecore.redis import open_redis
+from queuecore.errors import BrokerError, ConfigurationError
+from queuecore.redis import RedisQueue, open_redis
 from queuecore.service import stop_event
 from queuecore.settings import CommonSettings, read_settings
 from queuecore.storage import open_store
@@ -47,6 +48,7 @@ async def _run(settings: ReaperSettings, common: CommonSettings, config: Config)
         store = await open_store(common)
         try:
             brokers = [queue.broker(name, model) for name, model in config.models.items()]
+            brokers += await _forgotten(queue, config)
             upkeep = Upkeep(settings, brokers, server=queue.server, signals=queue.signals, store=store)
             listening = endpoint.serve(settings.metrics_host, settings.metrics_port, upkeep.health)
             _started(listening.port, models=[broker.model for broker in brokers])
@@ -60,6 +62,21 @@ async def _run(settings: ReaperSettings, common: CommonSettings, config: Config)
         await queue.aclose()
     _log.info("stopped", extra={"event": Event.SERVICE_STOPPED})
     return 0
+
+
+async def _forgotten(queue: RedisQueue, config: Config) -> Sequence[Broker]:
+    """Queues whose model left the configuration with jobs in them; none when Redis does not answer yet."""
+    try:
+        found = await queue.forgotten(config)
+    except BrokerError as error:
+        _log.warning("removed models were not looked for: %s", error, extra={"event": Event.QUEUE_FORGOTTEN})
+        return []
+    for broker in found:
+        _log.warning(
+            "a model that is not in models.yaml has jobs left: its claims are looked after",
+            extra={"event": Event.QUEUE_FORGOTTEN, "model": broker.model},
+        )
+    return found
 
 
 async def _idle(settings: ReaperSettings, stop: asyncio.Event) -> int:

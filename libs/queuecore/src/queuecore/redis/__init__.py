@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Final
+from typing import Final, cast
 
 from queuecore.broker import Broker
-from queuecore.config import ModelConfig, Transport, queue_limits
+from queuecore.config import Config, ModelConfig, Transport, queue_limits
 from queuecore.errors import ConfigurationError
 from queuecore.redis import unobserved  # noqa: F401  # pyright: ignore[reportUnusedImport]  first: see there
 from queuecore.redis.broker import RedisBroker
+from queuecore.redis.change import remembered
 from queuecore.redis.client import Link
 from queuecore.redis.list_transport import ListBroker
 from queuecore.redis.reservations import RedisReservations
@@ -53,6 +54,18 @@ class RedisQueue:
         broker = kind(self._link, model, limits)
         self._brokers.append(broker)
         return broker
+
+    async def forgotten(self, config: Config) -> list[Broker]:
+        """Queues with jobs left whose model is not in the configuration any more: somebody has to end their claims."""
+        found: list[Broker] = []
+        for model, transport in (await remembered(self._link)).items():
+            if model not in config.models and transport in TRANSPORTS:
+                kind = cast("Transport", transport)
+                broker = self.broker(model, ModelConfig(service_type="-", operations={"-": "/"}, transport=kind))
+                counts = await broker.counts()
+                if counts.pending + counts.processing + counts.delayed + counts.paused + counts.ordered:
+                    found.append(broker)
+        return found
 
     async def aclose(self) -> None:
         """Close every connection."""

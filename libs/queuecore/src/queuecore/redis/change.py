@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
-from queuecore.errors import BrokerUnavailable
-from queuecore.redis.client import Link
+from redis.exceptions import ResponseError
+
+from queuecore.errors import BrokerUnavailable, ScriptContractError
+from queuecore.redis import keys as names
+from queuecore.redis.client import Link, raise_refusal
 from queuecore.redis.keys import QueueKeys
+from queuecore.redis.records import fields_of
 
 
 class TransportChanged(BrokerUnavailable):
@@ -17,7 +21,11 @@ async def note_transport(link: Link, keys: QueueKeys, transport: str) -> None:
     Raises:
         TransportChanged: live jobs are left under another one; the text says how to drain it.
     """
-    known = await link.call("HGET", keys.state, "transport")
+    # Without the right to write the register, only the reaper's care for removed models is lost.
+    known, _ = await link.pipeline([("HGET", keys.state, "transport"), ("HSET", names.QUEUES, keys.model, transport)])
+    if isinstance(known, ResponseError):
+        raise_refusal("HGET", known)
+        raise ScriptContractError(f"{keys.state}: {known}") from known
     if known == transport:
         return
     if known is not None:
@@ -40,3 +48,13 @@ async def _running(link: Link, keys: QueueKeys, transport: str) -> int:
         return await link.call("ZCARD", keys.claims_idx)
     entries = sum([await link.call("XLEN", lane) for lane in keys.lanes])
     return entries - await link.call("SCARD", keys.litter)
+
+
+async def remembered(link: Link) -> dict[str, str]:
+    """Every model that ever had a queue here, with the transport that holds it."""
+    found: dict[str, str] = {}
+    for model in fields_of(await link.call("HGETALL", names.QUEUES)):
+        transport = await link.call("HGET", QueueKeys(model).state, "transport")
+        if transport:
+            found[model] = transport
+    return found

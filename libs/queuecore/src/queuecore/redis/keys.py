@@ -10,6 +10,11 @@ from queuecore.reservation import Scope
 NO_IDEMPOTENCY: Final = "idem:"  # what submit is given where the request had no key
 
 
+QUEUES = (
+    "relayq:queues"  # hash model -> transport of every queue there ever was, for models that leave the configuration
+)
+
+
 def job(job_id: str) -> str:
     """The record, a hash."""
     return f"job:{job_id}"

@@ -45,6 +45,7 @@ class Event(StrEnum):
     OBJECT_SWEPT = "object.swept"
     PASS_FAILED = "pass.failed"  # noqa: S105  an event, not a password
     PASS_RESTORED = "pass.restored"  # noqa: S105  an event, not a password
+    QUEUE_FORGOTTEN = "queue.forgotten"
     QUEUE_EMPTY = "queue.emptied"
     QUEUE_PAUSED = "queue.paused"
     QUEUE_PURGED = "queue.purged"
