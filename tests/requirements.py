@@ -311,6 +311,29 @@ GUARANTEES: Final[Mapping[str, Guarantee]] = {
             "idempotency:kill:freed-within-15-s": Requirement(
                 "SIGKILL of a gateway in the middle of an upload frees the key within 15 s, SIGTERM at once."
             ),
+            "webhook:verdict:signed-as-standard-webhooks": Requirement(
+                "A verdict is told with the headers of Standard Webhooks, signed with every active secret."
+            ),
+            "webhook:verdict:one-sender": Requirement("Three gateways send each event once when nothing fails."),
+            "webhook:retry:same-bytes-fresh-signature": Requirement(
+                "Every attempt has the same id and bytes, and a timestamp and signature of its own."
+            ),
+            "webhook:retry:plan-outlives-the-gateway": Requirement(
+                "The plan of attempts goes on when another gateway takes over."
+            ),
+            "webhook:retry:parked-and-redelivered": Requirement(
+                "A notice given up after a day is parked, listed with every attempt, and delivered again by hand."
+            ),
+            "webhook:any:slow-receiver-delays-nobody": Requirement(
+                "50 notices to a receiver that hangs or trickles: 20 others are served within 2 s."
+            ),
+            "webhook:guard:only-public-targets": Requirement(
+                "Loopback, private, link-local, CGNAT, NAT64, 6to4, multicast and metadata addresses are refused, in "
+                "whatever form they are written."
+            ),
+            "webhook:guard:judged-address-dialled": Requirement(
+                "The address that was judged is the one that is dialled; TLS and Host keep the name."
+            ),
         },
     ),
 }

@@ -19,6 +19,7 @@ from gateway.tasks import Tasks
 from queuecore.broker import Failure, ServerFacts
 from queuecore.errors import BlobUnavailable, BrokerUnavailable, ConfigurationError, OutcomeUnknown
 from queuecore.names import new_job_id
+from queuecore.notice import NewNotice
 from queuecore.testing.blobs import MemoryStore
 from queuecore.testing.clock import eventually
 from queuecore.testing.memory import MemoryQueue, MemoryServer
@@ -34,6 +35,10 @@ def sample(name: str, **labels: str) -> float:
 
 async def submit(stack: Stack) -> str:
     return (await stack.client.post("/jobs/echo?model=large", content=b"x")).json()["job_id"]
+
+
+async def unplanned(_: NewNotice) -> None:
+    raise AssertionError("nobody asked to be told")
 
 
 # -- the outbox -------------------------------------------------------------------------------------------------
@@ -74,7 +79,7 @@ async def test_verdict_whose_acknowledgement_failed_is_not_counted_yet(
     _ = await submit(stack)
     await stack.complete(await stack.claim("large"), b"1")
     broker = stack.brokers["large"]
-    outbox = Outbox(broker, stack.queue.server, "test", Rates())
+    outbox = Outbox(broker, stack.queue.server, "test", Rates(), plan=unplanned)
     before = sample("relayq_jobs_finished_total", model="large", outcome="completed")
 
     async def lost(entries: Sequence[str]) -> None:

@@ -28,6 +28,7 @@ from gateway.handlers.answers import integer, json_answer, query_of
 from gateway.problems import HANDLERS, Refusal, problem
 from gateway.rates import Rates
 from gateway.settings import is_loopback
+from gateway.webhooks.admin import WebhookAdmin
 from queuecore import clock
 from queuecore.broker import Broker, QueueCounts, Server
 from queuecore.clock import rfc3339
@@ -143,6 +144,7 @@ class Admin:
                 Route(f"{model}/deadletter/{{id}}", self.drop, methods=["DELETE"]),
                 Route(f"{model}/deadletter", self.deadletters, methods=["GET"]),
                 Route(model, self.queue, methods=["GET"]),
+                *WebhookAdmin(self._edge.notices).routes(),
             ],
             exception_handlers=dict(HANDLERS),
         )

@@ -27,11 +27,16 @@ from gateway.seed_completions import SeedCompletions
 from gateway.settings import GatewaySettings
 from gateway.tasks import Tasks
 from gateway.waiters import Waiters
+from gateway.webhooks.courier import Courier
+from gateway.webhooks.deliver import Deliverer
+from gateway.webhooks.guard import Allow
+from gateway.webhooks.sign import Secrets
 from queuecore.blobs import BlobStore
 from queuecore.broker import Broker, Server, Signals
 from queuecore.config import Config, ModelConfig
 from queuecore.errors import BrokerError, ConfigurationError, QueueFull
 from queuecore.job import TERMINAL
+from queuecore.notice import Notices
 from queuecore.reservation import Reservations
 from queuecore.telemetry import metrics
 from queuecore.telemetry.names import Event
@@ -56,6 +61,11 @@ class Queue(Protocol):
     @property
     def reservations(self) -> Reservations:
         """Idempotency keys."""
+        ...
+
+    @property
+    def notices(self) -> Notices:
+        """Webhooks."""
         ...
 
 
@@ -90,11 +100,26 @@ def build(
     """
     token = read_token(settings.admin_token_file)
     authenticate = authenticator(settings)
+    allow = Allow(settings.webhook_allow)
+    courier = Courier(queue.notices, queue.server, Deliverer(allow), Secrets(settings.webhook_secrets_file))
     tasks = Tasks()
     rates = {name: Rates() for name in brokers}
     waiters = Waiters(settings.max_waiters)
     health = Health(queue.server, store, tasks.ages)
-    edge = Edge(settings, config, brokers, store, waiters, health, authenticate, queue.reservations, rates, tracer)
+    edge = Edge(
+        settings=settings,
+        config=config,
+        brokers=brokers,
+        store=store,
+        waiters=waiters,
+        health=health,
+        authenticate=authenticate,
+        reservations=queue.reservations,
+        notices=queue.notices,
+        allow=allow,
+        rates=rates,
+        tracer=tracer,
+    )
     public = Starlette(routes=ROUTES, exception_handlers=dict(HANDLERS))
     public.router.redirect_slashes = False
     public.state.edge = edge
@@ -103,9 +128,11 @@ def build(
     _show_zeros(brokers)
     tasks.start("wake-ups", lambda beat: waiters.listen(queue.signals, beat))
     tasks.start("readiness", health.watch)
+    tasks.start("webhooks", courier.work)
     consumer = f"{socket.gethostname()}:{settings.port or os.getpid()}"
     for name, broker in outboxes.items():
-        tasks.start(f"outbox {name}", Outbox(broker, queue.server, consumer, rates[name]).consume)
+        outbox = Outbox(broker, queue.server, consumer, rates[name], plan=courier.plan)
+        tasks.start(f"outbox {name}", outbox.consume)
         if settings.accept_seed_completions:
             seed = SeedCompletions(brokers[name], store)
             tasks.start(f"seed completions {name}", lambda beat, seed=seed: seed.consume(queue.signals, beat))

@@ -14,12 +14,14 @@ from gateway.problems import Refusal
 from gateway.rates import Rates
 from gateway.settings import GatewaySettings
 from gateway.waiters import Waiters
+from gateway.webhooks.guard import Allow
 from queuecore.blobs import BlobStore
 from queuecore.broker import Broker
 from queuecore.config import Config
 from queuecore.errors import JobExpired, JobNotFound
 from queuecore.job import JobRecord
 from queuecore.names import is_job_id
+from queuecore.notice import Notices
 from queuecore.reservation import Reservations
 from queuecore.telemetry.tracing import Tracer
 
@@ -36,6 +38,8 @@ class Edge:
     health: Health
     authenticate: Authenticator
     reservations: Reservations
+    notices: Notices
+    allow: Allow
     rates: Mapping[str, Rates]
     tracer: Tracer
 

@@ -7,16 +7,20 @@ between reading and acknowledging; the counters come behind it, so that a round 
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Mapping, Sequence
-from typing import Final
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from typing import Final, TypeAlias
 
 from gateway.rates import Rates
+from gateway.webhooks.notice import notice_of
 from queuecore import clock
 from queuecore.broker import Broker, OutboxEvent, Server
 from queuecore.errors import BrokerUnavailable, OutcomeUnknown
 from queuecore.job import JobRecord
+from queuecore.notice import NewNotice
 from queuecore.telemetry import metrics
 from queuecore.telemetry.names import Event
+
+Plan: TypeAlias = Callable[[NewNotice], Awaitable[None]]
 
 _log = logging.getLogger(__name__)
 
@@ -27,11 +31,12 @@ LONGEST_PAUSE_SECONDS: Final = 5.0
 class Outbox:
     """The verdicts of one model. ``consumer`` names this process among the gateways."""
 
-    def __init__(self, broker: Broker, server: Server, consumer: str, rates: Rates) -> None:
+    def __init__(self, broker: Broker, server: Server, consumer: str, rates: Rates, *, plan: Plan) -> None:
         self._broker = broker
         self._server = server
         self._consumer = consumer
         self._rates = rates
+        self._plan_notice = plan
 
     async def consume(self, beat: Callable[[], None]) -> None:
         """Go round for ever; Redis may be away for any time."""
@@ -59,9 +64,18 @@ class Outbox:
         if not events:
             return 0
         records = await self._server.records([event.job_id for event in events])
+        await self._plan(events, records)
         await self._broker.acknowledge([event.entry for event in events])
         self._count(events, records)
         return len(events)
+
+    async def _plan(self, events: Sequence[OutboxEvent], records: Mapping[str, JobRecord | None]) -> None:
+        """What must happen before the verdicts are acknowledged: clients that asked are going to be told."""
+        for event in events:
+            record = records.get(event.job_id)
+            notice = notice_of(event, record) if record else None
+            if notice is not None:
+                await self._plan_notice(notice)
 
     def _count(self, events: Sequence[OutboxEvent], records: Mapping[str, JobRecord | None]) -> None:
         for event in events:

@@ -10,12 +10,13 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping, Sequence
 from typing import Final, NamedTuple
-from urllib.parse import parse_qsl, urlsplit
+from urllib.parse import parse_qsl
 
 import msgspec
 
 from gateway import members
 from gateway.problems import Refusal
+from gateway.webhooks import guard
 from queuecore.clock import parse_rfc3339
 from queuecore.config import Config, ModelConfig, Operation
 from queuecore.names import TOKEN
@@ -24,11 +25,9 @@ KNOWN: Final = (
     "model", "operation", "callback_url", "priority", "not_before", "deadline", "ordering_key", "params",
 )  # fmt: skip
 RESERVED: Final = frozenset({"content_class", "dedup_key", "force"})
-LONGEST_URL: Final = 2048
 MOST_QUERY_FIELDS: Final = 100
 LATEST_MS: Final = 253_402_300_799_999  # the end of the year 9999
 _TRACEPARENT: Final = re.compile(r"(?!ff)[0-9a-f]{2}-(?!0{32})[0-9a-f]{32}-(?!0{16})[0-9a-f]{16}-[0-9a-f]{2}\Z")
-_URL_TEXT: Final = re.compile(r"[\x21-\x7e]+\Z")
 # What each transport understands, the usual one first; true and false stand for high and normal where they are words.
 _PRIORITIES: Final[Mapping[str, Sequence[str]]] = {
     "list": ("false", "true"),
@@ -56,7 +55,7 @@ class Submission(NamedTuple):
 class Options:
     """The fields so far. ``service_type`` is the route's, known to exist."""
 
-    def __init__(self, config: Config, service_type: str, *, priority_field: bool) -> None:
+    def __init__(self, config: Config, service_type: str, *, priority_field: bool, allow: guard.Allow) -> None:
         self._models = {name: model for name, model in config.models.items() if model.service_type == service_type}
         if not self._models:
             raise Refusal(
@@ -65,6 +64,7 @@ class Options:
                 f"no model serves {service_type!r}; service types: {', '.join(config.service_types)}",
             )
         self._config = config
+        self._allow = allow
         self._service_type = service_type
         self._priority_field = priority_field
         self._known: dict[str, str] = {}
@@ -190,7 +190,10 @@ class Options:
             raise _invalid("ordering_key: 1 to 200 printable ASCII characters without spaces")
         callback_url = self._known.get("callback_url", "")
         if callback_url:
-            check_callback_url(callback_url)
+            try:
+                _ = guard.check(callback_url, self._allow)
+            except guard.Refused as error:
+                raise _invalid(f"callback_url: {error}") from error
         return Submission(
             service_type=self._service_type,
             model=name,
@@ -239,27 +242,6 @@ class Options:
         if not 0 <= moment <= LATEST_MS:
             raise _invalid(f"{name}: out of range")
         return moment
-
-
-def check_callback_url(url: str) -> None:
-    """Refuse what can never be called back; where it leads is checked when it is delivered.
-
-    Raises:
-        Refusal: naming the rule.
-    """
-    if len(url) > LONGEST_URL or not _URL_TEXT.match(url):
-        raise _invalid(f"callback_url: at most {LONGEST_URL} printable ASCII characters, others percent-encoded")
-    try:
-        parts = urlsplit(url)
-        usable = parts.scheme in {"http", "https"} and bool(parts.hostname) and parts.port != 0
-    except ValueError:
-        usable = False
-    else:
-        if usable and (parts.username is not None or parts.password is not None):
-            raise _invalid("callback_url: no user or password in the URL")
-        usable = usable and not parts.fragment
-    if not usable:
-        raise _invalid("callback_url: an absolute http or https URL without fragment")
 
 
 def traceparent(value: str | None) -> str:

@@ -19,9 +19,7 @@ class GatewaySettings(Settings, frozen=True, kw_only=True):
 
     prefix: ClassVar[str] = "GATEWAY_"
     # Of features that come with a later release; accepted so that one environment serves both.
-    also_known: ClassVar[frozenset[str]] = frozenset(
-        {"GATEWAY_API_KEYS_FILE", "GATEWAY_WEBHOOK_SECRETS_FILE", "GATEWAY_WEBHOOK_ALLOW", "GATEWAY_TRUSTED_PROXIES"}
-    )
+    also_known: ClassVar[frozenset[str]] = frozenset({"GATEWAY_API_KEYS_FILE", "GATEWAY_TRUSTED_PROXIES"})
 
     host: Annotated[str, Meta(description="Address of the public port.")] = "127.0.0.1"
     port: Annotated[Port, Meta(description="Public port; 0 = a free one.")] = 8080
@@ -69,6 +67,16 @@ class GatewaySettings(Settings, frozen=True, kw_only=True):
     drain_seconds: Annotated[
         float, Meta(ge=0, description="After SIGTERM: how long requests that run may take to end.")
     ] = 25
+    webhook_secrets_file: Annotated[
+        str, Meta(description="Secrets that sign webhooks, `whsec_…` one a line, all active; unset = not signed.")
+    ] = ""
+    webhook_allow: Annotated[
+        str,
+        Meta(
+            description="Addresses, networks and names (each alone or as host:port) that webhooks may reach although "
+            "they are not public, by plain http too; the word `http` allows plain http everywhere."
+        ),
+    ] = ""
     accept_seed_completions: Annotated[
         bool,
         Meta(description="Apply verdicts that seed-protocol relays publish; anybody who can publish can forge them."),

@@ -13,6 +13,7 @@ from queuecore.redis.broker import RedisBroker
 from queuecore.redis.change import remembered
 from queuecore.redis.client import Link
 from queuecore.redis.list_transport import ListBroker
+from queuecore.redis.notices import RedisNotices
 from queuecore.redis.reservations import RedisReservations
 from queuecore.redis.server import RedisServer
 from queuecore.redis.signals import RedisSignals
@@ -37,6 +38,7 @@ class RedisQueue:
         self.server = RedisServer(self._link)
         self.signals = RedisSignals(self._link)
         self.reservations = RedisReservations(self._link)
+        self.notices = RedisNotices(self._link)
 
     def broker(self, model: str, config: ModelConfig) -> Broker:
         """The queue of one model.

@@ -7,6 +7,9 @@ from urllib.parse import quote
 
 from queuecore.reservation import Scope
 
+WEBHOOKS: Final = "webhooks:"  # prefix: targets, due:<target>, index, parked
+NOTICES: Final = f"{WEBHOOKS}index"
+NOTICES_PARKED: Final = f"{WEBHOOKS}parked"
 NO_IDEMPOTENCY: Final = "idem:"  # what submit is given where the request had no key
 
 
@@ -33,6 +36,16 @@ def duplicate_marker(job_id: str, generation: int) -> str:
 def idempotency(scope: Scope) -> str:
     """Hash of an Idempotency-Key. Colons of tenant and route are encoded, so that no two scopes share a name."""
     return f"idem:{quote(scope.tenant, safe='')}:{quote(scope.route, safe='')}:{scope.key}"
+
+
+def notice(event_id: str) -> str:
+    """Hash of a webhook: what is sent where, and the next attempt."""
+    return f"webhook:{event_id}"
+
+
+def notice_log(event_id: str) -> str:
+    """List of its attempts, JSON each."""
+    return f"webhook:{event_id}:log"
 
 
 def done_channel(job_id: str) -> str:

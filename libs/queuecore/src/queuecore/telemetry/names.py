@@ -58,6 +58,11 @@ class Event(StrEnum):
     SPANS_DROPPED = "span.dropped"
     VERDICT_DELAYED = "verdict.delayed"
     VERDICT_RELAYED = "verdict.relayed"
+    WEBHOOK_DELIVERED = "webhook.delivered"
+    WEBHOOK_PARKED = "webhook.parked"
+    WEBHOOK_REDRIVEN = "webhook.redriven"
+    WEBHOOK_RETRIED = "webhook.retried"
+    WEBHOOK_STOPPED = "webhook.stopped"
 
 
 Kind = Literal["counter", "gauge", "histogram"]
@@ -165,11 +170,9 @@ METRICS: Final[tuple[Metric, ...]] = (
     Metric(
         "relayq_webhook_deliveries_total", "counter", ("outcome",),
         "Attempts: delivered, refused (410), retried, parked or blocked (address not allowed).", "gateway",
-        later="webhooks",
     ),
     Metric(
         "relayq_webhooks_parked", "gauge", (), "Notices given up, waiting for redelivery by hand.", "gateway",
-        later="webhooks",
     ),
     # -- safety nets: how often each was needed
     Metric(

@@ -33,6 +33,7 @@ from queuecore.errors import ClaimLost, JobExpired, JobNotFound, QueueFull, Rese
 from queuecore.job import JobRecord, Status, record_from_fields
 from queuecore.reservation import LIFE_MS, Answered, Held, Reply, Reservation, Reservations, Reserved, Scope
 from queuecore.testing.clock import ManualClock
+from queuecore.testing.notices import MemoryNotices
 from queuecore.testing.specification import Event, Job, Specification
 
 RUN_ID = "memory"
@@ -50,6 +51,7 @@ class MemoryQueue:
         self.signals = MemorySignals(self)
         self.server = MemoryServer(self)
         self.reservations = MemoryReservations(self)
+        self.notices = MemoryNotices(self.clock)
 
     def broker(self, model: str, limits: QueueLimits | None = None) -> MemoryBroker:
         """A broker of the model's queue; brokers of one model share it."""

@@ -71,7 +71,10 @@ async def _submit(edge: Edge, request: Request) -> Response:
     tenant = edge.authenticate(request.headers)
     key = key_of(request.headers)
     options = Options(
-        edge.config, request.path_params["service_type"], priority_field=bool(edge.settings.priority_header)
+        edge.config,
+        request.path_params["service_type"],
+        priority_field=bool(edge.settings.priority_header),
+        allow=edge.allow,
     )
     options.add_query(request.scope["query_string"])
     head = _head(edge, request)
