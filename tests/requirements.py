@@ -311,6 +311,21 @@ GUARANTEES: Final[Mapping[str, Guarantee]] = {
             "idempotency:kill:freed-within-15-s": Requirement(
                 "SIGKILL of a gateway in the middle of an upload frees the key within 15 s, SIGTERM at once."
             ),
+            "wait:prefer:200-when-done-else-202": Requirement(
+                "POST with Prefer: wait=N answers 200 with the verdict when it comes within N s, else 202."
+            ),
+            "wait:events:status-then-done": Requirement(
+                "The event stream tells each status, then the verdict, then done, and ends."
+            ),
+            "wait:events:resumed-by-last-event-id": Requirement(
+                "A client that comes back with Last-Event-ID is told only what it does not know."
+            ),
+            "wait:events:one-subscription-for-all": Requirement(
+                "All streams and long polls of a gateway share one subscription, and are told within a second."
+            ),
+            "wait:any:no-verdict-missed-between-read-and-wait": Requirement(
+                "A verdict in any instant around the start of a wait is told at once, not at the next look."
+            ),
             "webhook:verdict:signed-as-standard-webhooks": Requirement(
                 "A verdict is told with the headers of Standard Webhooks, signed with every active secret."
             ),

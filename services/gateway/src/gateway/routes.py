@@ -6,7 +6,7 @@ from typing import Final
 
 from starlette.routing import Route
 
-from gateway.handlers import jobs, reference, result, service, submit
+from gateway.handlers import events, jobs, reference, result, service, submit
 
 ROUTES: Final = (
     Route("/jobs", jobs.jobs, methods=["GET"]),
@@ -14,6 +14,7 @@ ROUTES: Final = (
     Route("/jobs/{service_type}/{id}", jobs.status, methods=["GET"]),
     Route("/jobs/{service_type}/{id}", jobs.cancel, methods=["DELETE"]),
     Route("/jobs/{service_type}/{id}/result", result.result, methods=["GET"]),
+    Route("/jobs/{service_type}/{id}/events", events.events, methods=["GET"]),
     Route("/models", service.models, methods=["GET"]),
     Route("/openapi.json", reference.openapi, methods=["GET"]),
     Route("/docs", reference.docs, methods=["GET"]),

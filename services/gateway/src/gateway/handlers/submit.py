@@ -9,9 +9,8 @@ from typing import Final, NamedTuple
 from starlette.requests import Request
 from starlette.responses import Response
 
-from gateway.documents import etag_of, path_of, status_document
 from gateway.edge import Edge, edge_of
-from gateway.handlers.answers import json_answer
+from gateway.handlers.waiting import submitted
 from gateway.idempotency import Hold, fingerprint, held, key_of
 from gateway.problems import Refusal
 from gateway.requests import Options, traceparent
@@ -87,14 +86,13 @@ async def _submit(edge: Edge, request: Request) -> Response:
         scope = Scope(tenant, f"jobs/{request.path_params['service_type']}", key)
         async with held(edge.reservations, scope) as hold:
             if hold.answer is not None:
-                return await _replay(edge, intake, hold.answer)
+                return await _replay(edge, request, intake, hold.answer)
             await _admit(edge, options, head)
             record = await _accept(edge, intake, origin, hold)
-    document = status_document(record)
-    return json_answer(202, document, {"location": path_of(record), "etag": etag_of(document)})
+    return await submitted(edge, request, record, replay=False)
 
 
-async def _replay(edge: Edge, intake: Intake, answer: Answered) -> Response:
+async def _replay(edge: Edge, request: Request, intake: Intake, answer: Answered) -> Response:
     """What became of the first request under this key, if this one is the same.
 
     Raises:
@@ -113,9 +111,7 @@ async def _replay(edge: Edge, intake: Intake, answer: Answered) -> Response:
         record = await edge.reader.get(answer.job_id)
     except JobError as error:  # its retention ended just now, and the key with it
         raise ReservationLost("the job of this Idempotency-Key is gone; the key is free") from error
-    document = status_document(record)
-    headers = {"location": path_of(record), "etag": etag_of(document), "idempotent-replay": "true"}
-    return json_answer(200, document, headers)
+    return await submitted(edge, request, record, replay=True)
 
 
 def _whole(intake: Intake) -> Accepted:
@@ -216,27 +212,27 @@ async def _record(edge: Edge, job_id: str, accepted: Accepted, fields: dict[str,
         reservation=hold.reservation(accepted) if hold else None,
     )
     try:
-        submitted = await submit_surely(broker, job)
+        made = await submit_surely(broker, job)
     except OutcomeUnknown:
         raise  # the job may be there and needs its input; if it is not, the sweeper finds the object
     except QueueCoreError:
         await _delete(edge.store, fields["input_key"])
         raise
-    if not submitted.created:  # a repeat after a lost reply: somebody may run it already
+    if not made.created:  # a repeat after a lost reply: somebody may run it already
         try:
             return await broker.get(job_id)
         except BrokerError:
             # The job is accepted: say so, with what is known here. Its id tells when it was made.
-            submitted = submitted._replace(created_at=int(job_id.replace("-", "")[:12], 16))
+            made = made._replace(created_at=int(job_id.replace("-", "")[:12], 16))
     return JobRecord(
         id=job_id,
-        status=submitted.status,
+        status=made.status,
         tenant=fields["tenant"],
         service_type=submission.service_type,
         model=submission.model,
         operation=submission.operation_name,
         priority=submission.priority,
-        created_at=submitted.created_at,
+        created_at=made.created_at,
     )
 
 
