@@ -311,6 +311,9 @@ GUARANTEES: Final[Mapping[str, Guarantee]] = {
             "idempotency:kill:freed-within-15-s": Requirement(
                 "SIGKILL of a gateway in the middle of an upload frees the key within 15 s, SIGTERM at once."
             ),
+            "retention:erase:gone-with-a-cause": Requirement(
+                "A finished job that its client deletes is 410 with the cause at once, and 404 after its tombstone."
+            ),
             "wait:prefer:200-when-done-else-202": Requirement(
                 "POST with Prefer: wait=N answers 200 with the verdict when it comes within N s, else 202."
             ),

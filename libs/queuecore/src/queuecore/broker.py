@@ -236,6 +236,15 @@ class Broker(ABC):
         """
 
     @abstractmethod
+    async def erase(self, job_id: str) -> None:
+        """Forget a finished job now: its record goes, its tombstone says ``deleted``, its objects are the caller's.
+
+        Raises:
+            WrongState: it has no verdict yet.
+            JobNotFound, JobExpired: see ``get``.
+        """
+
+    @abstractmethod
     async def jobs(
         self, *, status: Status | None = None, tenant: str | None = None, limit: int = 50, cursor: str = ""
     ) -> JobPage:

@@ -123,7 +123,8 @@ def refusal_of(error: errors.QueueCoreError) -> Refusal:
     headers = {} if row.retry_seconds is None else {"retry-after": str(row.retry_seconds)}
     members: dict[str, object] = {}
     if isinstance(error, errors.JobExpired):
-        members = {"job": {name: text for name, text in error.tombstone.items() if name in _SHOWN_OF_TOMBSTONE}}
+        members = {"cause": error.tombstone.get("cause", "retention_over")}
+        members |= {"job": {name: text for name, text in error.tombstone.items() if name in _SHOWN_OF_TOMBSTONE}}
     if isinstance(error, errors.WrongState):
         members = {"job_status": error.status}
     return Refusal(row.status, error.code, row.detail or str(error), headers=headers, members=members)

@@ -14,6 +14,7 @@ ROUTES: Final = (
     Route("/jobs/{service_type}/{id}", jobs.status, methods=["GET"]),
     Route("/jobs/{service_type}/{id}", jobs.cancel, methods=["DELETE"]),
     Route("/jobs/{service_type}/{id}/result", result.result, methods=["GET"]),
+    Route("/jobs/{service_type}/{id}/result", result.delete, methods=["DELETE"]),
     Route("/jobs/{service_type}/{id}/events", events.events, methods=["GET"]),
     Route("/models", service.models, methods=["GET"]),
     Route("/openapi.json", reference.openapi, methods=["GET"]),

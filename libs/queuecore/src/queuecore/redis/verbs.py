@@ -139,6 +139,19 @@ class RedisVerbs(Broker):
             case _:
                 raise ScriptContractError(f"cancel answered {reply}")
 
+    async def erase(self, job_id: str) -> None:
+        reply = await self._run("erase", job_id)
+        match reply:
+            case ["erased"]:
+                return
+            case ["live", status]:
+                raise WrongState(job_id, status)
+            case ["missing"]:
+                _ = await self.get(job_id)
+                raise JobNotFound(job_id)
+            case _:
+                raise ScriptContractError(f"erase answered {reply}")
+
     async def jobs(
         self, *, status: Status | None = None, tenant: str | None = None, limit: int = 50, cursor: str = ""
     ) -> JobPage:

@@ -148,6 +148,18 @@ class MemoryBroker(Broker):
                 _ = await self.get(job_id)
                 raise JobNotFound(job_id)
 
+    async def erase(self, job_id: str) -> None:
+        now, jobs = self._now, self.specification.state.jobs
+        job = jobs.get(job_id)
+        if job is None:
+            _ = await self.get(job_id)
+            raise JobNotFound(job_id)
+        if not job.terminal:
+            raise WrongState(job_id, job.status)
+        del jobs[job_id]
+        tombstone = _tombstone(self.model, job) | {"cause": "deleted"}
+        self._queue.tombstones[job_id] = now + self.limits.retention.tombstone_ms, tombstone
+
     async def jobs(
         self, *, status: Status | None = None, tenant: str | None = None, limit: int = 50, cursor: str = ""
     ) -> JobPage:

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import logging
 import re
 from collections.abc import AsyncIterator
-from contextlib import AsyncExitStack
+from contextlib import AsyncExitStack, suppress
 from typing import Final, NamedTuple
 
 from starlette.requests import Request
@@ -17,7 +18,11 @@ from gateway.edge import edge_of
 from gateway.filenames import attachment
 from gateway.problems import Refusal
 from queuecore.blobs import BlobStore
+from queuecore.errors import BlobError, JobExpired, OutcomeUnknown
 from queuecore.job import JobRecord, Status
+from queuecore.telemetry.names import Event
+
+_log = logging.getLogger(__name__)
 
 _RANGE: Final = re.compile(r"bytes=(\d{0,19})-(\d{0,19})\Z")
 
@@ -54,6 +59,28 @@ async def result(request: Request) -> Response:
     if request.method == "HEAD" or start == end:
         return Response(status_code=status, headers=headers)
     return await StoredResponse.open(edge.store, record.result_key, Range(start, end), status, headers)
+
+
+async def delete(request: Request) -> Response:
+    """``DELETE …/result``: the finished job, its result and its input are gone; 410 says so from here on."""
+    edge = edge_of(request)
+    tenant = edge.authenticate(request.headers)
+    record = await edge.find(tenant, request.path_params["service_type"], request.path_params["id"])
+    broker = edge.broker_of(record)
+    try:
+        await broker.erase(record.id)
+    except OutcomeUnknown:
+        with suppress(JobExpired):  # it had run
+            await broker.erase(record.id)
+    _ = await broker.drop(record.id)
+    for key in (record.result_key, record.input_key):
+        if key:
+            try:
+                await edge.store.delete(key)
+            except BlobError as error:
+                _log.warning("the sweeper removes %s: %s", key, error, extra={"event": Event.REQUEST_REFUSED})
+    _log.info("job deleted", extra={"event": Event.JOB_DROPPED, "job_id": record.id, "model": record.model})
+    return Response(status_code=204)
 
 
 class StoredResponse(StreamingResponse):

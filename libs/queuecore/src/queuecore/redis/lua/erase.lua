@@ -1,0 +1,34 @@
+-- erase: forget a finished job now; its tombstone says that it was deleted.
+--
+-- KEYS[1]  job    hash    the record
+-- KEYS[2]  queue  prefix  relay:<model>; the names built from it are those of keys.py
+-- ARGV[1]  job_id
+-- ARGV[2]  tombstone_ms
+-- ARGV[3]  now           test clock in ms; "" means the server's clock
+--
+-- Returns  {"erased"}        the record is gone, and its Idempotency-Key is free
+--          {"live", status}  it has no verdict yet; nothing changed
+--          {"missing"}       no such record
+--
+-- Invariant  Whoever asks for the job after this is told that it is gone, and never that it never was.
+-- @include record
+
+local rec = read_record(KEYS[1])
+if not rec then
+  return { "missing" }
+end
+if not is_terminal(rec) then
+  return { "live", rec.status }
+end
+
+-- writes
+local gone = KEYS[1] .. ":gone"
+redis.call("DEL", KEYS[1])
+if rec.idempotency then
+  redis.call("DEL", rec.idempotency)
+end
+redis.call("HSET", gone, "status", rec.status, "cause", "deleted", "finished_at", rec.finished_at or "", "expires_at",
+  ms(now_ms(ARGV[3])), "model", string.sub(KEYS[2], 7), "service_type", rec.service_type or "", "tenant", rec.tenant or "")
+redis.call("PEXPIRE", gone, ARGV[2])
+redis.call("ZREM", KEYS[2] .. ":jobs", ARGV[1])
+return { "erased" }
