@@ -25,7 +25,7 @@ from queuecore.errors import QueueCoreError
 pytestmark = pytest.mark.anyio
 
 SOURCES = Path(gateway.__file__).parent
-ADMIN_ONLY = {"forbidden_host", "forbidden_origin", "body_too_large", "deadletter_not_found"}
+ADMIN_ONLY = {"forbidden_host", "forbidden_origin", "body_too_large", "deadletter_not_found", "webhook_not_found"}
 EVERY_MODE: list[dict[str, Any]] = [
     {"auth": "none"},
     {"auth": "header", "tenant_header": "X-Team", "priority_header": "X-Urgent"},
