@@ -1,5 +1,7 @@
 """A client of the gateway, run inside the cluster by ``python - COMMAND JSON``; standard library only.
 
+``url`` is the gateway's, up to and with ``/jobs/<service type>``.
+
 submit   {"url", "model", "count", "fields"}     -> ids, as posted
 follow   {"url", "ids", "seconds"}               -> {id: [[time, status, attempts, reaps], …]}, one entry a change
 document {"url", "id"}                           -> the status document
@@ -46,7 +48,7 @@ def submit(url: str, model: str, count: int, fields: dict[str, str]) -> list[str
     for number in range(count):
         body = f"RIFF file {number} at {time.time_ns()}".encode()
         headers = {**TENANT, "Content-Type": "application/octet-stream"}
-        ids.append(ask(urllib.request.Request(f"{url}/jobs/speech?{query}", body, headers))["job_id"])
+        ids.append(ask(urllib.request.Request(f"{url}?{query}", body, headers))["job_id"])
     return ids
 
 
@@ -58,7 +60,7 @@ def follow(url: str, ids: list[str], seconds: float) -> dict[str, list[list[Any]
         for job_id, history in seen.items():
             if history and history[-1][1] in TERMINAL:
                 continue
-            document = ask(f"{url}/jobs/speech/{job_id}")
+            document = ask(f"{url}/{job_id}")
             state = [document["status"], document["attempts"], document["reaps"]]
             if not history or history[-1][1:] != state:
                 history.append([time.time(), *state])  # noqa: TID251  compared with another process of the machine
@@ -70,7 +72,7 @@ def follow(url: str, ids: list[str], seconds: float) -> dict[str, list[list[Any]
 
 def document(url: str, id: str) -> Any:  # noqa: A002  the wire's name
     """One job."""
-    return ask(f"{url}/jobs/speech/{id}")
+    return ask(f"{url}/{id}")
 
 
 def reach(host: str, port: int, seconds: float) -> str:

@@ -82,10 +82,10 @@ class Namespace:
         """Relay pods of a model that have not ended."""
         return [pod for pod in self.get("pods", model=model) if pod["status"]["phase"] in {"Pending", "Running"}]
 
-    def ask(self, command: str, **arguments: object) -> Any:
+    def ask(self, command: str, *, pod: str = "client", **arguments: object) -> Any:
         """What ``client.py`` answers from within the cluster."""
         script = (HERE / "client.py").read_text("utf-8")
-        exec_in_client = ("exec", "-i", "client", "--", "python", "-", command, json.dumps(arguments))
+        exec_in_client = ("exec", "-i", pod, "--", "python", "-", command, json.dumps(arguments))
         return json.loads(self.kubectl(*exec_in_client, stdin=script))
 
     def submit(self, model: str, count: int, **fields: object) -> list[str]:
@@ -100,8 +100,8 @@ class Namespace:
 
     @property
     def url(self) -> str:
-        """The gateway, from a pod of the namespace."""
-        return f"http://{self.release}-gateway"
+        """The gateway's jobs, from a pod of the namespace."""
+        return f"http://{self.release}-gateway/jobs/speech"
 
 
 def _model(one: dict[str, Any]) -> str:

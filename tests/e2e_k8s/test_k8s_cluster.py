@@ -244,6 +244,11 @@ def test_the_smallest_install_works_and_keeps_the_password_it_made() -> None:
             passwords.append(base64.b64decode(secret["data"]["password"]).decode())
         assert len(set(passwords)) == 1
         assert len(passwords[0]) == 40
+        # From the gateway's own pod, on loopback: nothing else is there.
+        there = {"pod": "deploy/trial-gateway", "url": "http://127.0.0.1:8080/jobs/transcription"}
+        ids = trial.ask("submit", model="whisper-large-v3", count=1, fields={}, **there)
+        (changes,) = trial.ask("follow", ids=ids, seconds=STARTS_WITHIN_SECONDS, **there).values()
+        assert changes[-1][1:] == ["completed", 1, 0]
     finally:
         leftovers = uninstall(trial)
         trial.delete()
