@@ -15,9 +15,10 @@ from typing import Any, Final, cast, get_args
 import yaml
 
 from gateway import form, idempotency, protocol, requests
-from gateway.handlers import jobs
+from gateway.handlers import events, jobs, waiting
 from gateway.problems import CONTENT_TYPE
 from gateway.settings import GatewaySettings
+from gateway.webhooks import deliver, guard, schedule
 from queuecore.config import Config
 from queuecore.job import TERMINAL, ErrorCode, Status
 
@@ -77,8 +78,16 @@ def _values(settings: GatewaySettings, config: Config) -> dict[str, Any]:
         "terminal": [str(status) for status in Status if status in TERMINAL],
         "error_codes": list(get_args(ErrorCode)),
         "reserved": sorted(requests.RESERVED),
+        "event_types": [f"job.{status}" for status in Status if status in TERMINAL],
+        "longest_url": guard.LONGEST_URL,
         "longest_key": idempotency.LONGEST_KEY,
         "longest_wait": jobs.LONGEST_WAIT_SECONDS,
+        "longest_prefer": waiting.LONGEST_WAIT_SECONDS,
+        "progress_seconds": events.PROGRESS_SECONDS,
+        "comment_seconds": events.COMMENT_SECONDS,
+        "webhook_secrets_file": settings.webhook_secrets_file,
+        "webhook_seconds": deliver.DEADLINE_SECONDS,
+        "webhook_hours": schedule.WHOLE_MS // 3_600_000,
         "largest_page": jobs.LARGEST_PAGE,
         "most_fields": form.MOST_FIELDS,
         "longest_name": form.LONGEST_NAME,

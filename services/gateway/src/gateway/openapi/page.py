@@ -38,6 +38,8 @@ def page_of(document: Document) -> str:
         '<p>The same for programs: <a href="openapi.json">openapi.json</a> (OpenAPI 3.1).</p></header>',
         _contents(document), '<main id="main">', _callers(document),
         *(_tag(document, tag) for tag in document["tags"]),
+        '<h2 id="webhooks">webhooks</h2>',
+        *(_operation(document, name, "post", hook["post"]) for name, hook in document["webhooks"].items()),
         '<h2 id="schemas">Schemas</h2>',
         *(_schema(document, name) for name in document["components"]["schemas"]),
         "</main></body></html>\n",
@@ -55,7 +57,7 @@ def _contents(document: Document) -> str:
             link = f'<a href="#{escape(operation["operationId"])}">{escape(operation["summary"])}</a>'
             parts.append(f"<li>{_method(method)} {link}</li>")
         parts.append("</ul>")
-    return "".join([*parts, '<p><a href="#schemas">Schemas</a></p></nav>'])
+    return "".join([*parts, '<p><a href="#webhooks">Webhooks</a> · <a href="#schemas">Schemas</a></p></nav>'])
 
 
 def _callers(document: Document) -> str:
@@ -84,7 +86,7 @@ def _operation(document: Document, path: str, method: str, operation: Document) 
         f"<p>{escape(operation['summary'])}.</p>",
         _prose(operation.get("description", "")),
     ]
-    given = [*document["paths"][path].get("parameters", []), *operation.get("parameters", [])]
+    given = [*document["paths"].get(path, {}).get("parameters", []), *operation.get("parameters", [])]
     if parameters := [_resolved(document, one) for one in given]:
         rows = [
             [_code(one["name"]), escape(one["in"]) + _required(one), _type(document, one["schema"]),
