@@ -75,7 +75,9 @@ def job_life() -> str:
     for verb, source, target in TRANSITIONS:
         verbs.setdefault((source or "[*]", target), []).append(verb)
     lines = ["```mermaid", "stateDiagram-v2"]
-    lines += [f"    {source} --> {target}: {', '.join(dict.fromkeys(names))}" for (source, target), names in verbs.items()]
+    lines += [
+        f"    {source} --> {target}: {', '.join(dict.fromkeys(names))}" for (source, target), names in verbs.items()
+    ]
     lines += [f"    {status} --> [*]" for status in sorted(TERMINAL)]
     return f"{before}{begin}\n" + "\n".join([*lines, "```"]) + f"\n{end}{after}"
 
@@ -113,7 +115,9 @@ def main(arguments: list[str]) -> int:
             continue
         if arguments == ["--check"]:
             stale = 1
-            sys.stdout.writelines(difflib.unified_diff(old.splitlines(True), text.splitlines(True), path, "made anew", n=0))
+            sys.stdout.writelines(
+                difflib.unified_diff(old.splitlines(True), text.splitlines(True), path, "made anew", n=0)
+            )
         else:
             _ = page.write_text(text, "utf-8")
             sys.stdout.write(f"{path}\n")

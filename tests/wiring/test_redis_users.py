@@ -137,7 +137,7 @@ async def work_as_gateway(gateway: RedisQueue, relay: RedisQueue, reaper: RedisQ
     (due,) = await gateway.notices.due("t", limit=1, per_target=1, lease_ms=1)
     assert await gateway.notices.settle(due, Attempt(at=1, outcome="parked"), NoticeStatus.PARKED, retain_ms=1_000)
     assert await gateway.notices.get(event_id)
-    assert await gateway.notices.page()
+    assert (await gateway.notices.page())[0]
     assert await gateway.notices.parked()
     assert await gateway.notices.redeliver(event_id)
     assert await asyncio.wait_for(anext(aiter(gateway.signals.changes())), 5) == ""  # connected

@@ -6,6 +6,7 @@ import pytest
 
 from gateway.problems import Refusal
 from gateway.requests import Options
+from gateway.webhooks.guard import Allow
 from queuecore.config import parse_config
 
 CONFIG = parse_config(
@@ -19,7 +20,7 @@ models:
 
 
 def resolved(service_type: str, text: str | None, *, field: bool = True, header: bool = False) -> str:
-    options = Options(CONFIG, service_type, priority_field=field)
+    options = Options(CONFIG, service_type, priority_field=field, allow=Allow())
     if text is not None:
         options.add_text("priority", text)
     return options.resolve(priority_header=header).priority
