@@ -205,6 +205,7 @@ async def test_requests_of_other_origins_are_refused(stack: Stack) -> None:
     assert await answers(stack, host=host, origin="http://localhost:9999") == (403, "forbidden_origin")
     assert await answers(stack, host=host, origin="https://evil.example") == (403, "forbidden_origin")
     assert await answers(stack, host=host, origin="null") == (403, "forbidden_origin")
+    assert await answers(stack, host=host, origin="http://[") == (403, "forbidden_origin")
     assert await answers(stack, host=host, sec_fetch_site="cross-site") == (403, "forbidden_origin")
     assert await answers(stack, host=host, sec_fetch_site="same-origin") == (200, "")
 

@@ -25,6 +25,7 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 from gateway.documents import status_document
 from gateway.edge import Edge
 from gateway.handlers.answers import integer, json_answer, query_of
+from gateway.operator import REDRIVE_MOST, deadletter_ids, purge_all, redrive
 from gateway.problems import HANDLERS, Refusal, problem
 from gateway.rates import Rates
 from gateway.settings import is_loopback
@@ -32,7 +33,7 @@ from gateway.webhooks.admin import WebhookAdmin
 from queuecore import clock
 from queuecore.broker import Broker, QueueCounts, Server
 from queuecore.clock import rfc3339
-from queuecore.errors import BrokerError, ConfigurationError, JobError, JobNotFound, OutcomeUnknown
+from queuecore.errors import BrokerError, ConfigurationError, JobError
 from queuecore.job import JobRecord, Status
 from queuecore.names import is_job_id
 from queuecore.telemetry.names import Event
@@ -41,10 +42,7 @@ _log = logging.getLogger(__name__)
 
 BODY_BYTES: Final = 1_048_576
 CLAIMS_SHOWN: Final = 200
-PURGE_STEP: Final = 1_000
-PURGE_STEPS: Final = 1_000
 REDRIVE_SECONDS: Final = 50.0
-REDRIVE_MOST: Final = 10_000
 SHORTEST_TOKEN: Final = 16
 
 
@@ -94,12 +92,7 @@ class Guard:
         await self._app(scope, receive, send)
 
     def _check(self, headers: Headers, method: str) -> None:
-        host = headers.get("host", "")
-        if not self._token and not is_loopback(_hostname(host)):
-            raise Refusal(403, "forbidden_host", "without a token this port answers only to localhost and 127.0.0.1")
-        origin = headers.get("origin")
-        if origin is not None and urlsplit(origin).netloc != host:
-            raise Refusal(403, "forbidden_origin", "requests from other origins are refused")
+        check_addressee(headers, any_host=bool(self._token))
         if headers.get("sec-fetch-site", "none") not in {"none", "same-origin"}:
             raise Refusal(403, "forbidden_origin", "requests from other sites are refused")
         if self._token:
@@ -114,6 +107,28 @@ class Guard:
             media_type = headers.get("content-type", "application/json").partition(";")[0].strip().lower()
             if media_type != "application/json":
                 raise Refusal(415, "unsupported_media_type", "the body must be application/json")
+
+
+def check_addressee(headers: Headers, *, any_host: bool) -> None:
+    """Let only requests in that were meant for this port.
+
+    Raises:
+        Refusal: 403; the Host is not a name of loopback (unless ``any_host``), or the Origin is another one.
+    """
+    host = headers.get("host", "")
+    if not any_host and not is_loopback(_hostname(host)):
+        raise Refusal(403, "forbidden_host", "without a token this port answers only to localhost and 127.0.0.1")
+    origin = headers.get("origin")
+    if origin is not None and netloc_of(origin) != host:
+        raise Refusal(403, "forbidden_origin", "requests from other origins are refused")
+
+
+def netloc_of(origin: str) -> str:
+    """The host and port of an Origin; "" when it has none."""
+    try:
+        return urlsplit(origin).netloc
+    except ValueError:
+        return ""
 
 
 def _hostname(host: str) -> str:
@@ -185,12 +200,7 @@ class Admin:
     async def purge(self, request: Request) -> Response:
         """Cancel every waiting job."""
         name, broker = self._broker(request)
-        purged = 0
-        for _ in range(PURGE_STEPS):
-            step = await broker.purge(limit=PURGE_STEP)
-            purged += step
-            if not step:
-                break
+        purged = await purge_all(broker)
         _log.warning("queue purged of %d jobs", purged, extra={"event": Event.QUEUE_PURGED, "model": name})
         return json_answer(200, self._summary(name, await broker.counts()) | {"purged": purged})
 
@@ -219,7 +229,7 @@ class Admin:
         """Queue dead letters again, ``per_second`` of them; what does not fit into one request is said to remain."""
         name, broker = self._broker(request)
         order = await _order(request)
-        ids = await _all_ids(broker) if order.all else list(dict.fromkeys(order.ids or ()))
+        ids = await deadletter_ids(broker) if order.all else list(dict.fromkeys(order.ids or ()))
         pause_seconds = 1 / order.per_second if order.per_second else 0.0
         end = clock.monotonic() + REDRIVE_SECONDS
         redriven: list[str] = []
@@ -230,7 +240,7 @@ class Admin:
                 stopped = f"{REDRIVE_SECONDS:g} s are over; send the request again"
                 break
             try:
-                await _redrive(broker, job_id)
+                await redrive(broker, job_id)
                 redriven.append(job_id)
             except BrokerError as error:
                 stopped = str(error)
@@ -330,26 +340,3 @@ async def _order(request: Request) -> RedriveOrder:
     if order.per_second is not None and not 0.1 <= order.per_second <= 1000:  # noqa: PLR2004  said in the text
         raise Refusal(400, "invalid_request", "per_second: from 0.1 to 1000")
     return order
-
-
-async def _all_ids(broker: Broker) -> list[str]:
-    ids: list[str] = []
-    while len(ids) < REDRIVE_MOST:
-        page = await broker.deadletters(offset=len(ids), limit=500)
-        if not page:
-            break
-        ids += [record.id for record in page]
-    return ids
-
-
-async def _redrive(broker: Broker, job_id: str) -> None:
-    """Redrive the generation that is there now; a repeat after a lost reply leaves the same one."""
-    if not is_job_id(job_id):
-        raise JobNotFound(job_id)
-    record = await broker.get(job_id)
-    if record.model != broker.model:
-        raise JobNotFound(job_id)
-    try:
-        await broker.redrive(job_id, generation=record.generation)
-    except OutcomeUnknown:
-        await broker.redrive(job_id, generation=record.generation)

@@ -15,6 +15,8 @@ from starlette.types import ASGIApp
 
 from gateway.admin import Admin, Guard, read_token
 from gateway.auth import authenticator
+from gateway.console.application import AdminPort, console
+from gateway.console.redrive import Redrives
 from gateway.edge import Edge
 from gateway.frame import Frame
 from gateway.handlers.reference import reference
@@ -125,10 +127,12 @@ def build(
     public.state.edge = edge
     public.state.reference = reference(settings, config)
     admin = Admin(edge, queue.server, rates).application()
+    redrives = Redrives(brokers)
     _show_zeros(brokers)
     tasks.start("wake-ups", lambda beat: waiters.listen(queue.signals, beat))
     tasks.start("readiness", health.watch)
     tasks.start("webhooks", courier.work)
+    tasks.start("redrives", redrives.work)
     consumer = f"{socket.gethostname()}:{settings.port or os.getpid()}"
     for name, broker in outboxes.items():
         outbox = Outbox(broker, queue.server, consumer, rates[name], plan=courier.plan)
@@ -138,7 +142,7 @@ def build(
             tasks.start(f"seed completions {name}", lambda beat, seed=seed: seed.consume(queue.signals, beat))
     return Gateway(
         public=Frame(public, _templates(ROUTES)),
-        admin=Guard(admin, token),
+        admin=AdminPort(console(edge, queue.server, token, redrives), Guard(admin, token)),
         edge=edge,
         tasks=tasks,
         server=queue.server,

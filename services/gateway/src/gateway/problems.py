@@ -145,10 +145,15 @@ async def on_queue_error(request: Request, error: Exception) -> Response:
     """Handler for everything of ``queuecore.errors``; what we do not show is logged here, once."""
     assert isinstance(error, errors.QueueCoreError)  # noqa: S101  registered for this class only
     refusal = refusal_of(error)
-    if refusal.status >= 500:  # noqa: PLR2004  the class of our own faults
-        level = logging.ERROR if refusal.status == 500 else logging.WARNING  # noqa: PLR2004
-        _log.log(level, "%s", error, extra={"event": Event.REQUEST_REFUSED, "error_code": error.code})
+    log_refused(error, refusal.status)
     return await on_refusal(request, refusal)
+
+
+def log_refused(error: errors.QueueCoreError, status: int) -> None:
+    """Write down what the client is not told: the text of a fault of ours."""
+    if status >= 500:  # noqa: PLR2004  the class of our own faults
+        level = logging.ERROR if status == 500 else logging.WARNING  # noqa: PLR2004
+        _log.log(level, "%s", error, extra={"event": Event.REQUEST_REFUSED, "error_code": error.code})
 
 
 async def on_http_exception(request: Request, error: Exception) -> Response:

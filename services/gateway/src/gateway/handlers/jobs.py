@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import re
+from collections.abc import Mapping
 from typing import Any, Final
 
 from starlette.requests import Request
@@ -78,7 +79,7 @@ async def cancel(request: Request) -> Response:
     edge = edge_of(request)
     tenant = edge.authenticate(request.headers)
     record = await _find(edge, request, tenant)
-    cancelled = await _cancel_surely(edge.broker_of(record), record.id)
+    cancelled = await cancel_surely(edge.broker_of(record), record.id)
     document = status_document(await _find(edge, request, tenant))
     over = Status.CANCELLED in {cancelled.status, document["status"]}
     if over and not cancelled.already:
@@ -86,7 +87,8 @@ async def cancel(request: Request) -> Response:
     return json_answer(200 if over else 202, document, {"etag": etag_of(document)})
 
 
-async def _cancel_surely(broker: Broker, job_id: str) -> Cancelled:
+async def cancel_surely(broker: Broker, job_id: str) -> Cancelled:
+    """Cancel, again after a lost reply: a repeat changes nothing more."""
     for pause_seconds in (0.05, 0.2):
         try:
             return await broker.cancel(job_id)
@@ -104,6 +106,19 @@ async def jobs(request: Request) -> Response:
     tenant = edge.authenticate(request.headers)
     query = query_of(request, {"service_type", "model", "status", "limit", "cursor"})
     limit = integer("limit", query.get("limit", "50"), 1, LARGEST_PAGE)
+    wanted, cursor = status_and_cursor(query)
+    brokers = [edge.brokers[name] for name in _models(edge, query)]
+    found, following = await merged(brokers, wanted, tenant, limit, cursor)
+    document: dict[str, Any] = {"jobs": [status_document(record) for record in found], "cursor": following}
+    return json_answer(200, document)
+
+
+def status_and_cursor(query: Mapping[str, str]) -> tuple[Status | None, str]:
+    """The parameters ``status`` and ``cursor`` of a list.
+
+    Raises:
+        Refusal: one is not what it may be.
+    """
     wanted = query.get("status")
     if wanted is not None and wanted not in set(Status):
         raise Refusal(400, "invalid_request", f"status: one of {', '.join(Status)}")
@@ -111,10 +126,7 @@ async def jobs(request: Request) -> Response:
     place = _CURSOR.match(cursor)
     if cursor and not (place and is_job_id(place[2])):
         raise Refusal(400, "invalid_request", "cursor: not one of ours")
-    brokers = [edge.brokers[name] for name in _models(edge, query)]
-    found, following = await merged(brokers, Status(wanted) if wanted else None, tenant, limit, cursor)
-    document: dict[str, Any] = {"jobs": [status_document(record) for record in found], "cursor": following}
-    return json_answer(200, document)
+    return Status(wanted) if wanted else None, cursor
 
 
 def _models(edge: Edge, query: dict[str, str]) -> list[str]:
@@ -132,10 +144,11 @@ def _models(edge: Edge, query: dict[str, str]) -> list[str]:
 
 
 async def merged(
-    brokers: list[Broker], status: Status | None, tenant: str, limit: int, cursor: str
+    brokers: list[Broker], status: Status | None, tenant: str | None, limit: int, cursor: str
 ) -> tuple[list[JobRecord], str]:
-    """One page over several queues. A cursor is the place of the last job looked at (``<created_at>:<id>``), the same
-    in every queue.
+    """One page over several queues; ``tenant`` None is everybody's.
+
+    A cursor is the place of the last job looked at (``<created_at>:<id>``), the same in every queue.
 
     A queue may end its page early, with a cursor; jobs of the others behind that place must wait for the next page.
     """
