@@ -32,6 +32,7 @@ SOURCES = Path(gateway.__file__).parent
 ADMIN_PORT = {"admin", "console"}
 EVERY_MODE: list[dict[str, Any]] = [
     {"auth": "none"},
+    {"auth": "api-key"},
     {"auth": "header", "tenant_header": "X-Team", "priority_header": "X-Urgent"},
 ]
 
@@ -174,6 +175,18 @@ def test_models_limits_and_headers_are_those_of_this_gateway() -> None:
         assert ("X-Urgent" in {one.get("name") for one in post["parameters"]}) is expected
         assert ("401" in post["responses"]) is expected
         assert "401" not in described["paths"]["/docs"]["get"]["responses"]
+
+
+def test_api_keys_and_their_limits_are_described_where_they_are_asked_for() -> None:
+    described = document(auth="api-key")
+    page = page_of(described)
+
+    assert described["components"]["securitySchemes"]["caller"]["scheme"] == "bearer"
+    assert "Authorization: bearer" in page
+    for path, _, operation in operations(described):
+        told = {name for name, answer in operation["responses"].items() if "RateLimit" in answer.get("headers", {})}
+        assert ("200" in told or "204" in told) is path.startswith(("/jobs", "/models")), path
+    assert "RateLimit" not in msgspec.json.encode(document()["paths"]).decode()
 
 
 # -- how it is served ---------------------------------------------------------------------------------------------

@@ -27,6 +27,7 @@ Document = dict[str, Any]
 METHODS: Final = frozenset({"get", "put", "post", "delete", "options", "head", "patch", "trace"})
 _VALUE: Final = re.compile(r"\$\{(\w+)\}")
 _SCHEME: Final = "caller"
+_WITH_RATE_LIMIT: Final = frozenset({"200", "202", "204", "206", "304", "429"})
 _HEADERS_OF: Final = {401: ("WWW-Authenticate", "WwwAuthenticate"), 405: ("Allow", "Allow"),
                       416: ("Content-Range", "UnsatisfiedRange")}  # fmt: skip
 
@@ -50,9 +51,12 @@ def document_of(settings: GatewaySettings, config: Config) -> Document:
         document["components"]["securitySchemes"] = {_SCHEME: scheme}
     for _, _, operation in operations(document):
         names = ["any", *operation.pop("x-problems")]
-        if operation.get("security", document["security"]):
+        authenticated = bool(operation.get("security", document["security"]))
+        if authenticated:
             names.append("caller")
         _add_problems(operation, codes, _codes(names, groups))
+        if authenticated and settings.auth == "api-key":
+            _add_rate_limit(operation)
     return document
 
 
@@ -101,6 +105,12 @@ def _values(settings: GatewaySettings, config: Config) -> dict[str, Any]:
 
 def _security_scheme(settings: GatewaySettings) -> Document | None:
     match settings.auth:
+        case "api-key":
+            return {
+                "type": "http",
+                "scheme": "bearer",
+                "description": "An API key; it belongs to a tenant and has rights.",
+            }
         case "header":
             return {
                 "type": "apiKey",
@@ -108,7 +118,7 @@ def _security_scheme(settings: GatewaySettings) -> Document | None:
                 "name": settings.tenant_header,
                 "description": "Set by the proxy that authenticates callers; names the tenant.",
             }
-        case _:
+        case "none":
             return None
 
 
@@ -163,6 +173,17 @@ def _add_problems(operation: Document, codes: Mapping[str, Document], wanted: It
         by_status.setdefault(codes[code]["status"], []).append(code)
     for status, mine in sorted(by_status.items()):
         operation["responses"][str(status)] = _problem(status, mine, codes)
+
+
+def _add_rate_limit(operation: Document) -> None:
+    for status, response in operation["responses"].items():
+        if status in _WITH_RATE_LIMIT:
+            # A dictionary of its own: responses may share one.
+            response["headers"] = {
+                **response.get("headers", {}),
+                "RateLimit": {"$ref": "#/components/headers/RateLimit"},
+                "RateLimit-Policy": {"$ref": "#/components/headers/RateLimitPolicy"},
+            }
 
 
 def _problem(status: int, mine: list[str], codes: Mapping[str, Document]) -> Document:
