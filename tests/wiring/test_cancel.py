@@ -25,18 +25,20 @@ HANG: Final = {"mock_hang": "true"}
 
 
 @pytest.fixture
-async def short(valkey: ValkeyProcess, mock: Mock, tmp_path: Path) -> AsyncIterator[Yard]:
-    """A yard with leases that run out soon."""
-    made = Yard(valkey, mock, tmp_path, lease_seconds=3)
+async def yard(
+    valkey: ValkeyProcess, mock: Mock, tmp_path: Path, request: pytest.FixtureRequest
+) -> AsyncIterator[Yard]:
+    """A yard with the default lease, or with the one that a test asks for."""
+    made = Yard(valkey, mock, tmp_path, lease_seconds=getattr(request, "param", 60))
     await made.flush()
     yield made
     await made.aclose()
 
 
 @pytest.fixture
-async def http(short: Yard) -> AsyncIterator[httpx.AsyncClient]:
+async def http(yard: Yard) -> AsyncIterator[httpx.AsyncClient]:
     """A client of the yard's gateway."""
-    async with httpx.AsyncClient(base_url=(await short.gateway()).url, timeout=30) as client:
+    async with httpx.AsyncClient(base_url=(await yard.gateway()).url, timeout=30) as client:
         yield client
 
 
@@ -81,23 +83,23 @@ async def never_changes(yard: Yard, http: httpx.AsyncClient, job_id: str, *, run
 @requirement("cancel:cancel:waiting-ends-at-once", "cancel:any:cancelled-is-final")
 @pytest.mark.parametrize("state", ["pending", "delayed", "paused", "ordered"])
 async def test_a_waiting_job_is_cancelled_at_once_and_never_runs(
-    short: Yard, http: httpx.AsyncClient, state: str
+    yard: Yard, http: httpx.AsyncClient, state: str
 ) -> None:
     if state == "paused":
-        await short.broker.pause()
+        await yard.broker.pause()
     first = await submit(http, ordering_key="k") if state == "ordered" else None
     options = {"delayed": {"not_before": "2999-01-01T00:00:00Z"}, "ordered": {"ordering_key": "k"}}
     job_id = await submit(http, **options.get(state, {}))
-    counts = await short.broker.counts()
+    counts = await yard.broker.counts()
     assert getattr(counts, state) == 1, counts
     answer = await http.delete(f"/jobs/echo/{job_id}")
     assert (answer.status_code, answer.json()["status"]) == (200, "cancelled")
     if state == "paused":
-        await short.broker.resume()
+        await yard.broker.resume()
     if first is not None:
-        assert await (await short.relay()).ended() == 0
+        assert await (await yard.relay()).ended() == 0
         assert (await document(http, first))["status"] == "completed"
-    await never_changes(short, http, job_id, runs=0)
+    await never_changes(yard, http, job_id, runs=0)
 
 
 # -- it runs ------------------------------------------------------------------------------------------------------
@@ -120,65 +122,66 @@ async def state_at_the_model(yard: Yard, job_id: str, state: str) -> bool:
 )
 @pytest.mark.parametrize("message", ["delivered", "lost"])
 async def test_the_connection_to_the_model_is_closed_within_2_s(
-    short: Yard, http: httpx.AsyncClient, valkey: ValkeyProcess, message: str
+    yard: Yard, http: httpx.AsyncClient, valkey: ValkeyProcess, message: str
 ) -> None:
     async with SwallowingProxy(valkey.port) as proxy:
         if message == "lost":
             proxy.mute()
-        job_id, relay = await running(short, http, REDIS_URL=f"redis://127.0.0.1:{proxy.port}/0")
+        job_id, relay = await running(yard, http, REDIS_URL=f"redis://127.0.0.1:{proxy.port}/0")
         answer = await http.delete(f"/jobs/echo/{job_id}")
         asked_at = monotonic()
         told = answer.json()
         assert (answer.status_code, told["status"], told["cancel_requested"]) == (202, "processing", True)
-        _ = await eventually(lambda: state_at_the_model(short, job_id, "disconnected"), within=10)
+        _ = await eventually(lambda: state_at_the_model(yard, job_id, "disconnected"), within=10)
         assert monotonic() - asked_at < 2
         assert await relay.ended() == 0
         assert proxy.dropped == (1 if message == "lost" else 0)
-    await never_changes(short, http, job_id, runs=1)
+    await never_changes(yard, http, job_id, runs=1)
 
 
 @requirement("cancel:any:flagged-ends-cancelled", "cancel:any:cancelled-is-final")
 async def test_a_cancelled_job_whose_relay_is_killed_before_it_heard_ends_cancelled(
-    short: Yard, http: httpx.AsyncClient
+    yard: Yard, http: httpx.AsyncClient
 ) -> None:
-    _ = await short.ready_reaper()
-    job_id, relay = await running(short, http)
+    _ = await yard.ready_reaper()
+    job_id, relay = await running(yard, http)
     relay.signal(signal.SIGSTOP)
     assert (await http.delete(f"/jobs/echo/{job_id}")).status_code == 202
     relay.signal(signal.SIGKILL)
     killed_at = monotonic()
-    other = await short.relay(RELAY_QUEUE_POP_TIMEOUT_SECONDS="60")  # would take it, were it given back
-    _ = await short.finished(job_id)
+    other = await yard.relay(RELAY_QUEUE_POP_TIMEOUT_SECONDS="60")  # would take it, were it given back
+    _ = await yard.finished(job_id)
     assert monotonic() - killed_at < 5
     other.signal(signal.SIGTERM)
     assert await other.ended() == 0
-    await never_changes(short, http, job_id, runs=1)
+    await never_changes(yard, http, job_id, runs=1)
 
 
 @requirement("cancel:any:flagged-ends-cancelled", "cancel:any:cancelled-is-final", "verdict:complete:late-one-refused")
+@pytest.mark.parametrize("yard", [5], indirect=True)
 async def test_a_relay_stopped_while_its_job_is_cancelled_and_reaped_changes_nothing_later(
-    short: Yard, http: httpx.AsyncClient
+    yard: Yard, http: httpx.AsyncClient
 ) -> None:
-    _ = await short.ready_reaper(REAPER_INTERVAL_SECONDS="0.2")
-    job_id, relay = await running(short, http)
+    _ = await yard.ready_reaper(REAPER_INTERVAL_SECONDS="0.2")
+    job_id, relay = await running(yard, http)
     relay.signal(signal.SIGSTOP)
     assert (await http.delete(f"/jobs/echo/{job_id}")).status_code == 202
-    _ = await short.finished(job_id)
+    _ = await yard.finished(job_id)
     relay.signal(signal.SIGCONT)
     assert await relay.ended() == 3, relay.log.read_text("utf-8")
-    await never_changes(short, http, job_id, runs=1)
+    await never_changes(yard, http, job_id, runs=1)
 
 
 @requirement("cancel:any:cancelled-is-final")
-async def test_what_a_delete_in_the_instant_of_a_run_was_told_holds(short: Yard, http: httpx.AsyncClient) -> None:
-    relay = await short.relay(RELAY_MAX_JOBS="0", RELAY_QUEUE_POP_TIMEOUT_SECONDS="60")
-    await short.idle(relay)
+async def test_what_a_delete_in_the_instant_of_a_run_was_told_holds(yard: Yard, http: httpx.AsyncClient) -> None:
+    relay = await yard.relay(RELAY_MAX_JOBS="0", RELAY_QUEUE_POP_TIMEOUT_SECONDS="60")
+    await yard.idle(relay)
     told: dict[str, int] = {}
     for number in range(60):
         job_id = await submit(http, mock_delay_seconds="0.02")
 
         async def reached(status: str, job_id: str = job_id) -> bool:
-            return (await short.status(job_id)).status == status
+            return (await yard.status(job_id)).status == status
 
         if number % 3 == 1:
             _ = await eventually(lambda reached=reached: reached("processing"), within=10, every=0.001)
@@ -186,8 +189,8 @@ async def test_what_a_delete_in_the_instant_of_a_run_was_told_holds(short: Yard,
             _ = await eventually(lambda reached=reached: reached("completed"), within=10, every=0.001)
         told[job_id] = (await http.delete(f"/jobs/echo/{job_id}")).status_code
     for job_id, status_code in told.items():
-        record = await short.finished(job_id)
+        record = await yard.finished(job_id)
         assert record.status == ("completed" if status_code == 409 else "cancelled"), (status_code, record)
     assert set(told.values()) == {200, 202, 409}, Counter(told.values())
-    assert (await short.mock.runs())[next(job for job, code in told.items() if code == 409)] == 1
-    assert await short.operator.residue() == []
+    assert (await yard.mock.runs())[next(job for job, code in told.items() if code == 409)] == 1
+    assert await yard.operator.residue() == []
