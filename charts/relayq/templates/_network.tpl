@@ -43,6 +43,9 @@
 {{- with $values.tracing.otlpEndpoint }}
 {{ include "relayq.rule" (dict "key" "to" "ports" (list (include "relayq.portOf" (dict "url" .)))) }}
 {{- end }}
+{{- if and (eq .component "gateway") $policy.webhooks.ports }}
+{{ include "relayq.rule" (dict "key" "to" "peers" $policy.webhooks.to "ports" $policy.webhooks.ports) }}
+{{- end }}
 {{- with get $policy.extraEgress .component }}
 {{ toYaml . }}
 {{- end }}

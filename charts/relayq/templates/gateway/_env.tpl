@@ -22,6 +22,12 @@
 {{- if $gateway.apiKeys.existingSecret }}
 - {name: GATEWAY_API_KEYS_FILE, value: /etc/relayq/api-keys/keys}
 {{- end }}
+{{- if $gateway.webhooks.secretsSecret }}
+- {name: GATEWAY_WEBHOOK_SECRETS_FILE, value: /etc/relayq/webhooks/secrets}
+{{- end }}
+{{- with $gateway.webhooks.allow }}
+- {name: GATEWAY_WEBHOOK_ALLOW, value: {{ . | quote }}}
+{{- end }}
 {{- with $gateway.priorityHeader }}
 - {name: GATEWAY_PRIORITY_HEADER, value: {{ . | quote }}}
 {{- end }}
