@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Iterator, Mapping
+from functools import cache
 from importlib import resources
 from importlib.metadata import version
 from typing import Any, Final, cast, get_args
@@ -32,8 +33,9 @@ _HEADERS_OF: Final = {401: ("WWW-Authenticate", "WwwAuthenticate"), 405: ("Allow
                       416: ("Content-Range", "UnsatisfiedRange")}  # fmt: skip
 
 
+@cache
 def source() -> Document:
-    """``public.yaml`` as it is written."""
+    """``public.yaml`` as it is written; not to be changed."""
     text = resources.files("gateway.openapi").joinpath("public.yaml").read_text("utf-8")
     return cast("Document", yaml.safe_load(text))
 
@@ -41,11 +43,11 @@ def source() -> Document:
 def document_of(settings: GatewaySettings, config: Config) -> Document:
     """The document; JSON can be made of it as it is."""
     written = source()
-    codes, groups = written.pop("x-codes"), written.pop("x-groups")
-    values = _values(settings, config) | {"codes": list(codes)}
+    groups = written["x-groups"]
+    values = _values(settings, config) | {"codes": list(written["x-codes"])}
     scheme = _security_scheme(settings)
-    codes = _filled(codes, values)
-    document = cast("Document", _filled(written, values))
+    codes = _filled(written["x-codes"], values)
+    document = cast("Document", _filled({name: part for name, part in written.items() if name[:2] != "x-"}, values))
     document["security"] = [{_SCHEME: []}] if scheme else []
     if scheme:
         document["components"]["securitySchemes"] = {_SCHEME: scheme}
@@ -178,12 +180,12 @@ def _add_problems(operation: Document, codes: Mapping[str, Document], wanted: It
 def _add_rate_limit(operation: Document) -> None:
     for status, response in operation["responses"].items():
         if status in _WITH_RATE_LIMIT:
-            # A dictionary of its own: responses may share one.
-            response["headers"] = {
-                **response.get("headers", {}),
-                "RateLimit": {"$ref": "#/components/headers/RateLimit"},
-                "RateLimit-Policy": {"$ref": "#/components/headers/RateLimitPolicy"},
-            }
+            response.setdefault("headers", {}).update(
+                {
+                    "RateLimit": {"$ref": "#/components/headers/RateLimit"},
+                    "RateLimit-Policy": {"$ref": "#/components/headers/RateLimitPolicy"},
+                }
+            )
 
 
 def _problem(status: int, mine: list[str], codes: Mapping[str, Document]) -> Document:
