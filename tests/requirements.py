@@ -311,6 +311,17 @@ GUARANTEES: Final[Mapping[str, Guarantee]] = {
             "idempotency:kill:freed-within-15-s": Requirement(
                 "SIGKILL of a gateway in the middle of an upload frees the key within 15 s, SIGTERM at once."
             ),
+            "tenant:key:others-jobs-are-404": Requirement("Another tenant's job is 404 on every route."),
+            "tenant:key:rights-kept": Requirement("A key may do what its rights say, and nothing else."),
+            "tenant:key:changed-without-restart": Requirement(
+                "Keys are added and removed without a restart; a file that cannot be read locks nobody out."
+            ),
+            "tenant:limit:requests-and-bytes": Requirement(
+                "A tenant's requests and uploaded bytes are bounded over all gateways, and headers say what is left."
+            ),
+            "tenant:address:spoof-changes-nothing": Requirement(
+                "X-Forwarded-For counts only from trusted proxies: a spoofed one does not change a limiter's key."
+            ),
             "retention:erase:gone-with-a-cause": Requirement(
                 "A finished job that its client deletes is 410 with the cause at once, and 404 after its tombstone."
             ),

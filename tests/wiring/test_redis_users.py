@@ -132,6 +132,7 @@ async def work_as_gateway(gateway: RedisQueue, relay: RedisQueue, reaper: RedisQ
     facts = await gateway.server.facts()
     assert facts.maxmemory_policy == "noeviction"
     _ = await gateway.server.now_ms()
+    assert (await gateway.buckets.spend("t:requests", 1, capacity=10, window_ms=1)).allowed
     event_id = f"{new_job_id()}:1"
     assert await gateway.notices.plan(NewNotice(event_id, "e", "m", "t", "https://h/", "https://h:443", "{}"))
     (due,) = await gateway.notices.due("t", limit=1, per_target=1, lease_ms=1)

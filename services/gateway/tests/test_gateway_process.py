@@ -141,7 +141,7 @@ async def test_upload_that_outlasts_the_drain_is_given_up_and_leaves_nothing(
 @pytest.mark.parametrize(
     ("environ", "word"),
     [
-        ({"GATEWAY_AUTH": ""}, "GATEWAY_AUTH: api-key is not available"),
+        ({"GATEWAY_AUTH": ""}, "GATEWAY_AUTH: api-key needs GATEWAY_API_KEYS_FILE"),
         ({"GATEWAY_PROT": "1"}, "GATEWAY_PROT"),
         ({"MODELS_FILE": "/nonexistent.yaml"}, "MODELS_FILE"),
         ({"BLOBS_URL": "ftp://x"}, "BLOBS_URL"),

@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+from gateway.addresses import TrustedProxies
 from gateway.admin import read_token
 from gateway.auth import authenticator
 from gateway.settings import GatewaySettings, is_loopback
@@ -65,9 +66,9 @@ def test_anonymous_access_off_loopback_needs_to_be_said() -> None:
     assert read(auth="header", host="0.0.0.0").auth == "header"
 
 
-def test_api_keys_are_refused_in_words_until_there_are_any() -> None:
-    with pytest.raises(ConfigurationError, match="GATEWAY_AUTH: api-key is not available"):
-        _ = authenticator(read())
+def test_api_keys_need_their_file() -> None:
+    with pytest.raises(ConfigurationError, match="GATEWAY_AUTH: api-key needs GATEWAY_API_KEYS_FILE"):
+        _ = authenticator(read(), TrustedProxies(""))
 
 
 @pytest.mark.parametrize(

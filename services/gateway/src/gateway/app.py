@@ -13,6 +13,7 @@ from starlette.applications import Starlette
 from starlette.routing import Route
 from starlette.types import ASGIApp
 
+from gateway.addresses import TrustedProxies
 from gateway.admin import Admin, Guard, read_token
 from gateway.auth import authenticator
 from gateway.console.application import AdminPort, console
@@ -21,6 +22,7 @@ from gateway.edge import Edge
 from gateway.frame import Frame
 from gateway.handlers.reference import reference
 from gateway.health import Health, durability, facts_of, policy_problem
+from gateway.limits import Budgets
 from gateway.outbox import Outbox
 from gateway.problems import HANDLERS
 from gateway.rates import Rates
@@ -35,6 +37,7 @@ from gateway.webhooks.guard import Allow
 from gateway.webhooks.sign import Secrets
 from queuecore.blobs import BlobStore
 from queuecore.broker import Broker, Server, Signals
+from queuecore.bucket import Buckets
 from queuecore.config import Config, ModelConfig
 from queuecore.errors import BrokerError, ConfigurationError, QueueFull
 from queuecore.job import TERMINAL
@@ -63,6 +66,11 @@ class Queue(Protocol):
     @property
     def reservations(self) -> Reservations:
         """Idempotency keys."""
+        ...
+
+    @property
+    def buckets(self) -> Buckets:
+        """Budgets of tenants."""
         ...
 
     @property
@@ -101,7 +109,8 @@ def build(
         ConfigurationError: what is asked for is not there.
     """
     token = read_token(settings.admin_token_file)
-    authenticate = authenticator(settings)
+    proxies = TrustedProxies(settings.trusted_proxies)
+    authenticate = authenticator(settings, proxies)
     allow = Allow(settings.webhook_allow)
     courier = Courier(queue.notices, queue.server, Deliverer(allow), Secrets(settings.webhook_secrets_file))
     tasks = Tasks()
@@ -116,6 +125,8 @@ def build(
         waiters=waiters,
         health=health,
         authenticate=authenticate,
+        proxies=proxies,
+        budgets=Budgets(queue.buckets),
         reservations=queue.reservations,
         notices=queue.notices,
         allow=allow,

@@ -8,8 +8,11 @@ from typing import cast
 
 from starlette.requests import Request
 
+from gateway.addresses import TrustedProxies
 from gateway.auth import Authenticator
 from gateway.health import Health
+from gateway.keyfile import Caller, Right
+from gateway.limits import Budgets
 from gateway.problems import Refusal
 from gateway.rates import Rates
 from gateway.settings import GatewaySettings
@@ -37,11 +40,30 @@ class Edge:
     waiters: Waiters
     health: Health
     authenticate: Authenticator
+    proxies: TrustedProxies
+    budgets: Budgets
     reservations: Reservations
     notices: Notices
     allow: Allow
     rates: Mapping[str, Rates]
     tracer: Tracer
+
+    async def caller(self, request: Request, right: Right) -> Caller:
+        """Who calls, if they may do this and have requests left.
+
+        Raises:
+            Refusal: 401, 403 or 429.
+        """
+        try:
+            caller = self.authenticate(request)
+        except Refusal as refusal:
+            if refusal.status == 401 and self.settings.auth == "api-key":  # noqa: PLR2004  nobody's key
+                await self.budgets.failed_key(self.proxies.address(request))
+            raise
+        if right not in caller.rights:
+            raise Refusal(403, "forbidden", f"this key may not {right}; it may: {', '.join(sorted(caller.rights))}")
+        await self.budgets.request(request, caller)
+        return caller
 
     async def find(self, tenant: str, service_type: str, job_id: str) -> JobRecord:
         """The tenant's job of this service type.

@@ -71,6 +71,7 @@ class Frame:
 
 class _Exchange:
     def __init__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        self._scope = scope
         self._receive = receive
         self._send = send
         self._asked = False
@@ -104,6 +105,8 @@ class _Exchange:
     async def send(self, message: Message) -> None:
         if message["type"] == "http.response.start":
             self.status = message["status"]
+            if said := self._scope.get("relayq.headers"):
+                message = {**message, "headers": [*message["headers"], *said]}
             if self._unread:
                 message = {**message, "headers": [*message["headers"], (b"connection", b"close")]}
                 # A client that waits for 100 Continue sends nothing that could be thrown away.

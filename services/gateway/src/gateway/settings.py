@@ -18,8 +18,6 @@ class GatewaySettings(Settings, frozen=True, kw_only=True):
     """What the gateway reads besides the common settings."""
 
     prefix: ClassVar[str] = "GATEWAY_"
-    # Of features that come with a later release; accepted so that one environment serves both.
-    also_known: ClassVar[frozenset[str]] = frozenset({"GATEWAY_API_KEYS_FILE", "GATEWAY_TRUSTED_PROXIES"})
 
     host: Annotated[str, Meta(description="Address of the public port.")] = "127.0.0.1"
     port: Annotated[Port, Meta(description="Public port; 0 = a free one.")] = 8080
@@ -35,6 +33,16 @@ class GatewaySettings(Settings, frozen=True, kw_only=True):
         Meta(description="How callers are told apart: api-key, header (a proxy in front names the tenant) or none."),
     ] = "api-key"
     allow_anonymous: Annotated[bool, Meta(description="Allow auth none on an address that is not loopback.")] = False
+    api_keys_file: Annotated[
+        str, Meta(description="Auth api-key: YAML with the hashed keys, their tenants, rights and limits.")
+    ] = ""
+    trusted_proxies: Annotated[
+        str,
+        Meta(
+            description="Addresses and networks of proxies in front: X-Forwarded-For is believed from them alone, and "
+            "with auth header the tenant's header too (unset = from anybody)."
+        ),
+    ] = ""
     tenant_header: Annotated[HeaderName, Meta(description="Auth header: the header that names the tenant.")] = (
         "X-Consumer"
     )

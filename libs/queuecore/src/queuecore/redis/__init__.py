@@ -10,6 +10,7 @@ from queuecore.config import Config, ModelConfig, Transport, queue_limits
 from queuecore.errors import ConfigurationError
 from queuecore.redis import unobserved  # noqa: F401  # pyright: ignore[reportUnusedImport]  first: see there
 from queuecore.redis.broker import RedisBroker
+from queuecore.redis.buckets import RedisBuckets
 from queuecore.redis.change import remembered
 from queuecore.redis.client import Link
 from queuecore.redis.list_transport import ListBroker
@@ -39,6 +40,7 @@ class RedisQueue:
         self.signals = RedisSignals(self._link)
         self.reservations = RedisReservations(self._link)
         self.notices = RedisNotices(self._link)
+        self.buckets = RedisBuckets(self._link)
 
     def broker(self, model: str, config: ModelConfig) -> Broker:
         """The queue of one model.

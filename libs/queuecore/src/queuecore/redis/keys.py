@@ -48,6 +48,11 @@ def notice_log(event_id: str) -> str:
     return f"webhook:{event_id}:log"
 
 
+def limit(name: str) -> str:
+    """Hash of a budget, of a tenant or of an address."""
+    return f"limit:{name}"
+
+
 def done_channel(job_id: str) -> str:
     """Pub/sub: this job reached a verdict."""
     return f"job:{job_id}:done"

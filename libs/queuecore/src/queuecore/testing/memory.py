@@ -32,6 +32,7 @@ from queuecore.broker import (
 from queuecore.errors import ClaimLost, JobExpired, JobNotFound, QueueFull, ReservationLost, WrongState
 from queuecore.job import JobRecord, Status, record_from_fields
 from queuecore.reservation import LIFE_MS, Answered, Held, Reply, Reservation, Reservations, Reserved, Scope
+from queuecore.testing.buckets import MemoryBuckets
 from queuecore.testing.clock import ManualClock
 from queuecore.testing.notices import MemoryNotices
 from queuecore.testing.specification import Event, Job, Specification
@@ -52,6 +53,7 @@ class MemoryQueue:
         self.server = MemoryServer(self)
         self.reservations = MemoryReservations(self)
         self.notices = MemoryNotices(self.clock)
+        self.buckets = MemoryBuckets(self.clock)
 
     def broker(self, model: str, limits: QueueLimits | None = None) -> MemoryBroker:
         """A broker of the model's queue; brokers of one model share it."""

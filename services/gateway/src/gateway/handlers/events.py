@@ -30,7 +30,7 @@ RETRY_MS: Final = 2_000
 async def events(request: Request) -> Response:
     """The stream."""
     edge = edge_of(request)
-    tenant = edge.authenticate(request.headers)
+    tenant = (await edge.caller(request, "read")).tenant
     place = request.path_params["service_type"], request.path_params["id"]
     record = await edge.find(tenant, *place)
     seen = request.headers.get("last-event-id", "")

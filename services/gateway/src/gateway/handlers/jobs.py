@@ -36,7 +36,7 @@ _CURSOR: Final = re.compile(r"(\d{1,15}):([0-9a-f-]{36})\Z")
 async def status(request: Request) -> Response:
     """``GET /jobs/{service_type}/{id}``, at once or when it differs from the client's ETag."""
     edge = edge_of(request)
-    tenant = edge.authenticate(request.headers)
+    tenant = (await edge.caller(request, "read")).tenant
     wait = integer("wait", query_of(request, {"wait"}).get("wait", "0"), 0, LONGEST_WAIT_SECONDS)
     seen = request.headers.get("if-none-match")
     if wait and seen:
@@ -77,7 +77,7 @@ async def _changed(edge: Edge, request: Request, tenant: str, seen: str, wait_se
 async def cancel(request: Request) -> Response:
     """``DELETE /jobs/{service_type}/{id}``: 200 cancelled, 202 its owner was told, 409 another verdict."""
     edge = edge_of(request)
-    tenant = edge.authenticate(request.headers)
+    tenant = (await edge.caller(request, "cancel")).tenant
     record = await _find(edge, request, tenant)
     cancelled = await cancel_surely(edge.broker_of(record), record.id)
     document = status_document(await _find(edge, request, tenant))
@@ -103,7 +103,7 @@ async def cancel_surely(broker: Broker, job_id: str) -> Cancelled:
 async def jobs(request: Request) -> Response:
     """``GET /jobs``: the tenant's jobs over all models, newest first."""
     edge = edge_of(request)
-    tenant = edge.authenticate(request.headers)
+    tenant = (await edge.caller(request, "read")).tenant
     query = query_of(request, {"service_type", "model", "status", "limit", "cursor"})
     limit = integer("limit", query.get("limit", "50"), 1, LARGEST_PAGE)
     wanted, cursor = status_and_cursor(query)

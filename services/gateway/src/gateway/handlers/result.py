@@ -37,7 +37,7 @@ class Range(NamedTuple):
 async def result(request: Request) -> Response:
     """The result; reading never deletes it."""
     edge = edge_of(request)
-    tenant = edge.authenticate(request.headers)
+    tenant = (await edge.caller(request, "read")).tenant
     record = await edge.find(tenant, request.path_params["service_type"], request.path_params["id"])
     if not record.terminal:
         raise Refusal(
@@ -64,7 +64,7 @@ async def result(request: Request) -> Response:
 async def delete(request: Request) -> Response:
     """``DELETE …/result``: the finished job, its result and its input are gone; 410 says so from here on."""
     edge = edge_of(request)
-    tenant = edge.authenticate(request.headers)
+    tenant = (await edge.caller(request, "cancel")).tenant
     record = await edge.find(tenant, request.path_params["service_type"], request.path_params["id"])
     broker = edge.broker_of(record)
     try:

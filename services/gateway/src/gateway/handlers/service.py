@@ -18,7 +18,7 @@ from queuecore.config import ModelConfig
 async def models(request: Request) -> Response:
     """``GET /models``: each with its limits and the state of its queue."""
     edge = edge_of(request)
-    _ = edge.authenticate(request.headers)
+    _ = await edge.caller(request, "read")
     names = list(edge.config.models)
     counts = await asyncio.gather(*(edge.brokers[name].counts() for name in names))
     return json_answer(

@@ -12,6 +12,7 @@ from starlette.responses import Response
 from gateway.edge import Edge, edge_of
 from gateway.handlers.waiting import submitted
 from gateway.idempotency import Hold, fingerprint, held, key_of
+from gateway.keyfile import Caller
 from gateway.problems import Refusal
 from gateway.requests import Options, traceparent
 from gateway.uploads import Accepted, Disconnected, Head, Intake, Limits
@@ -43,7 +44,7 @@ EARLY_ADMISSION_BYTES: Final = 1_048_576
 class Origin(NamedTuple):
     """Where a submission comes from, and when it began."""
 
-    tenant: str
+    caller: Caller
     traceparent: str
     began_ns: int
 
@@ -67,23 +68,23 @@ async def submit(request: Request) -> Response:
 
 async def _submit(edge: Edge, request: Request) -> Response:
     began_ns = clock.wall_ns()
-    tenant = edge.authenticate(request.headers)
+    caller = await edge.caller(request, "submit")
     key = key_of(request.headers)
     options = Options(
         edge.config,
         request.path_params["service_type"],
-        priority_field=bool(edge.settings.priority_header),
+        priority_field=bool(edge.settings.priority_header) or (bool(caller.key) and "priority" in caller.rights),
         allow=edge.allow,
     )
     options.add_query(request.scope["query_string"])
     head = _head(edge, request)
     intake = Intake(request.receive, head, options, _limits(edge))
-    origin = Origin(tenant, traceparent(request.headers.get("traceparent")), began_ns)
+    origin = Origin(caller, traceparent(request.headers.get("traceparent")), began_ns)
     if key is None:
         await _admit(edge, options, head)
         record = await _accept(edge, intake, origin, None)
     else:
-        scope = Scope(tenant, f"jobs/{request.path_params['service_type']}", key)
+        scope = Scope(caller.tenant, f"jobs/{request.path_params['service_type']}", key)
         async with held(edge.reservations, scope) as hold:
             if hold.answer is not None:
                 return await _replay(edge, request, intake, hold.answer)
@@ -122,16 +123,18 @@ def _whole(intake: Intake) -> Accepted:
 
 async def _accept(edge: Edge, intake: Intake, origin: Origin, hold: Hold | None) -> JobRecord:
     """Stream the file to the store and submit its job."""
+    await edge.budgets.before_upload(origin.caller)
     job_id = new_job_id()
     key = input_key(job_id)
     async with aclosing(intake.source()) as source:
         _ = await edge.store.put(key, source)
     accepted = _whole(intake)
+    await edge.budgets.uploaded(origin.caller, accepted.size)
     model = accepted.submission.model
     with edge.tracer.start(
         "submit", model, job_id=job_id, parent=origin.traceparent, started_ns=origin.began_ns
     ) as span:
-        fields = _fields(accepted, origin.tenant, key) | {"traceparent": span.traceparent}
+        fields = _fields(accepted, origin.caller.tenant, key) | {"traceparent": span.traceparent}
         record = await _record(edge, job_id, accepted, fields, hold)
     metrics.JOBS_SUBMITTED.labels(model).inc()
     edge.rates[model].submitted.tick()
