@@ -110,7 +110,17 @@ class Cluster:
 
     def up(self, *arguments: str, env: Mapping[str, str] | None = None) -> None:
         """Start what is not running, and wait until every service is healthy."""
-        _ = self.compose("up", "--detach", *arguments, env=env)
+
+        def started() -> bool:
+            try:
+                _ = self.compose("up", "--detach", *arguments, env=env)
+            except RuntimeError as error:
+                if "is unhealthy" not in str(error):  # Compose gives up on what has not yet recovered from a fault
+                    raise
+                return False
+            return True
+
+        _ = eventually(started, within=180, every=2, what="everything is started")
         _ = eventually(lambda: not self.unwell(), within=180, every=0.5, what="every service is healthy")
 
     def unwell(self) -> list[str]:

@@ -13,7 +13,7 @@ from typing import Final, cast
 import docker.errors
 from docker.models.containers import Container
 
-from e2e.cluster import Cluster
+from e2e.cluster import Cluster, eventually
 from e2e.history import History
 
 # Makes every other process of the container the kernel's first choice, then takes all memory there is.
@@ -42,7 +42,7 @@ class Nemesis:
     def kill(self, service: str, *, index: int = 1, job_id: str = "") -> None:
         """SIGKILL to everything in the container."""
         container = self._cluster.container(service, index)
-        _ = self._fault("kill", container, job_id)
+        self._fault("kill", container, job_id)
         container.kill("SIGKILL")
         self._remember("kill", container, container.start)
 
@@ -64,21 +64,21 @@ class Nemesis:
     def out_of_memory(self, service: str, *, job_id: str = "") -> None:
         """Take the container's memory until the kernel kills what runs in it."""
         container = self._cluster.container(service)
-        _ = self._fault("oom", container, job_id)
+        self._fault("oom", container, job_id)
         _ = container.exec_run(["python", "-c", _HOG])
         self._remember("oom", container, container.start)
 
     def stop(self, service: str, *, index: int = 1, grace_seconds: int = 60) -> None:
         """SIGTERM, then SIGKILL after the grace time; returns when the container has ended."""
         container = self._cluster.container(service, index)
-        _ = self._fault("stop", container)
+        self._fault("stop", container)
         container.stop(timeout=grace_seconds)
         self._remember("stop", container, container.start)
 
     def terminate(self, service: str, *, index: int = 1) -> Container:
         """SIGTERM and nothing more."""
         container = self._cluster.container(service, index)
-        _ = self._fault("terminate", container)
+        self._fault("terminate", container)
         container.kill("SIGTERM")
         self._remember("terminate", container, container.start)
         return container
@@ -86,20 +86,30 @@ class Nemesis:
     def pause(self, service: str, *, index: int = 1, job_id: str = "") -> None:
         """Freeze every process; its connections stay open."""
         container = self._cluster.container(service, index)
-        _ = self._fault("pause", container, job_id)
-        container.pause()
+
+        def frozen() -> bool:
+            try:
+                container.pause()
+            except docker.errors.APIError as error:
+                if "unable to freeze" not in str(error):  # a busy machine's kernel may need another try
+                    raise
+                return False
+            return True
+
+        _ = eventually(frozen, within=20, what=f"{service} is frozen")
+        self._fault("pause", container, job_id)
         self._remember("pause", container, container.unpause)
 
     def restart(self, service: str, *, index: int = 1, grace_seconds: int = 10) -> None:
         """Stop and start."""
         container = self._cluster.container(service, index)
-        _ = self._fault("restart", container)
+        self._fault("restart", container)
         container.restart(timeout=grace_seconds)
 
     def cut_off(self, service: str, network: str, *, index: int = 1, job_id: str = "") -> None:
         """Take the container off a network; nobody on either side is told."""
         container, net = self._cluster.container(service, index), self._cluster.network(network)
-        _ = self._fault(f"cut off from {network}", container, job_id)
+        self._fault(f"cut off from {network}", container, job_id)
         net.disconnect(container)
         self._remember(f"cut {network}", container, lambda: net.connect(container, aliases=[service]))
 
@@ -107,14 +117,14 @@ class Nemesis:
         """Valkey has no memory left: writes that need some are refused with -OOM."""
         container = self._cluster.container("valkey")
         before = self._cluster.redis("CONFIG", "GET", "maxmemory").split("\n")[1]
-        _ = self._fault("fill", container)
+        self._fault("fill", container)
         _ = self._cluster.redis("CONFIG", "SET", "maxmemory", "1")
         self._remember("fill", container, lambda: self._cluster.redis("CONFIG", "SET", "maxmemory", before))
 
     def slow(self, service: str, *, cpus: float) -> None:
         """Leave the container this fraction of a processor."""
         container = self._cluster.container(service)
-        _ = self._fault(f"slow to {cpus} processors", container)
+        self._fault(f"slow to {cpus} processors", container)
         _ = container.update(cpu_period=100_000, cpu_quota=int(cpus * 100_000))
         self._remember("slow", container, lambda: cast("object", container.update(cpu_quota=-1)))
 

@@ -181,6 +181,17 @@ def test_a_dead_collector_costs_no_more_than_the_bound_and_is_said_once(mode: st
     assert [line["event"] for line in said] == ["span.dropped"], said
 
 
+def test_the_end_does_not_wait_for_a_sending_that_hangs(collector: Collector) -> None:
+    collector.mode = "hang"
+    tracer = Tracer("relay", collector.url, timeout_seconds=30)
+    tracer.load()
+    start(tracer).end()
+    began = monotonic()
+    tracer.close(0.2)
+
+    assert monotonic() - began < 2
+
+
 @pytest.mark.parametrize(
     "endpoint", ["collector:4317", "grpc://collector:4317", "http://", "http:// x", "https:///v1/traces"]
 )
