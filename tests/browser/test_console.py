@@ -271,8 +271,13 @@ async def test_sign_in_keeps_its_cookie_from_scripts(browser: Browser, scene: Sc
 
 async def furnished(scene: Scene) -> list[str]:
     """Queues in every state; the paths of every page."""
-    _ = await scene.submit(WHISPER)
+    _ = await scene.submit(WHISPER, callback_url="http://127.0.0.1:9/hook")  # loopback is refused: parked
     completed = await scene.finish(WHISPER)
+
+    async def parked() -> bool:
+        return await scene.yard.queue.notices.parked() == 1
+
+    assert await eventually(parked, within=20)
     letters = await scene.bury(LLAMA, 3)
     _ = await scene.submit(WHISPER, 14)
     _ = await scene.submit(LLAMA, 5)
@@ -283,7 +288,7 @@ async def furnished(scene: Scene) -> list[str]:
     [running, *_] = (await scene.broker(WHISPER).jobs(status=Status.PROCESSING)).jobs
     return [
         "", f"/queue?model={WHISPER}", f"/queue?model={SDXL}", "/jobs", f"/jobs/{running.id}", f"/jobs/{letters[0]}",
-        f"/jobs/{completed}", "/deadletters", "/jobs?q=nonsense", "/nowhere",
+        f"/jobs/{completed}", "/deadletters", "/jobs?q=nonsense", "/nowhere", "/webhooks", f"/webhooks/{completed}:1",
     ]  # fmt: skip
 
 
@@ -291,7 +296,7 @@ async def test_pictures_of_the_documents(browser: Browser, scene: Scene) -> None
     if not SHOTS:
         pytest.skip("CONSOLE_SCREENSHOTS is not set: no pictures are wanted")
     paths = await furnished(scene)
-    named = {"queues": paths[0], "queue": paths[1], "job": paths[4], "deadletters": paths[7]}
+    named = {"queues": paths[0], "queue": paths[1], "job": paths[4], "deadletters": paths[7], "webhook": paths[11]}
     for scheme in ("light", "dark"):
         context = await browser.new_context(color_scheme=scheme, viewport={"width": 1200, "height": 700})
         page = await context.new_page()

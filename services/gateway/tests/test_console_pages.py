@@ -10,6 +10,7 @@ from urllib.parse import urlencode
 import httpx
 import pytest
 from gateway_stack import MakeStack, Stack
+from receiver import answers, receiving
 
 from gateway.console.access import FORM_TYPE, HEADERS, SESSION_SECONDS
 from gateway.console.rendering import age, duration, number, size
@@ -17,6 +18,7 @@ from gateway.console.timeline import story
 from queuecore.broker import Failure, NewJob, OwnedClaim
 from queuecore.job import JobRecord, Status
 from queuecore.names import new_job_id
+from queuecore.notice import Attempt, NewNotice, NoticeStatus
 from queuecore.testing.clock import eventually
 
 pytestmark = pytest.mark.anyio
@@ -215,7 +217,7 @@ async def test_pages_have_no_inline_script_or_style_and_name_everything(stack: S
     [job_id] = await bury(stack, 1)
     for path in (
         "/console", f"/console/queue?model={LLAMA}", "/console/jobs", f"/console/jobs/{job_id}", "/console/deadletters",
-        "/console/nowhere",
+        "/console/webhooks", "/console/nowhere",
     ):  # fmt: skip
         source = (await stack.admin.get(path)).text
         shown = Page(source)
@@ -539,3 +541,50 @@ def test_story_of_a_job_that_is_held_back_and_flagged() -> None:
     ]  # fmt: skip
     flagged = JobRecord(id=record.id, status=Status.PROCESSING, started_at=2_000, claims=1, cancel_requested=1)
     assert "Cancel requested" in [one.title for one in story(flagged, 3_000)]
+
+
+# -- webhooks ---------------------------------------------------------------------------------------------------
+
+
+async def test_webhooks_show_every_attempt_and_are_delivered_again(make_stack: MakeStack) -> None:
+    stack = await make_stack(webhook_allow="127.0.0.1")
+    async with receiving(answers(410, 200, body=EVIL.encode())) as receiver:
+        created = await stack.client.post("/jobs/chat", json={"input": 1, "callback_url": receiver.url})
+        job_id = created.json()["job_id"]
+        await stack.complete(await stack.claim(LLAMA), b"{}")
+
+        async def stands(status: str) -> bool:
+            return f"{job_id}:1 {status}" in (await see(stack, "/console/webhooks")).text
+
+        assert await eventually(lambda: stands("stopped"))
+        told = await see(stack, f"/console/webhooks/{job_id}:1")
+        again = await press(stack, "/webhook/redeliver", id=f"{job_id}:1")
+        assert await eventually(lambda: stands("delivered"))
+
+    assert "410 127.0.0.1" in told.text
+    assert "job.completed" in told.text
+    assert "<script>alert" not in (await stack.admin.get(f"/console/webhooks/{job_id}:1")).text
+    assert "Planned anew: 1." in (await see(stack, again.headers["location"])).text
+    assert f"/console/webhooks/{job_id}:1" in {
+        one["href"] for one in (await see(stack, f"/console/jobs/{job_id}")).all("a")
+    }
+
+
+async def test_webhooks_are_filtered_and_everything_parked_goes_out_again(make_stack: MakeStack) -> None:
+    stack = await make_stack(webhook_allow="127.0.0.1")
+    parked = NewNotice(f"{new_job_id()}:1", new_job_id(), LLAMA, "", "http://127.0.0.1:1/", "t", "{}")
+    assert await stack.gateway.edge.notices.plan(parked)
+    [due] = await stack.gateway.edge.notices.due("test", limit=1, per_target=1, lease_ms=60_000)
+    _ = await stack.gateway.edge.notices.settle(due, Attempt(1, "parked"), NoticeStatus.PARKED, retain_ms=60_000)
+
+    listed = (await see(stack, "/console/webhooks?status=parked")).text
+    none = (await see(stack, "/console/webhooks?status=delivered&cursor=")).text
+    again = await press(stack, "/webhook/redeliver")
+
+    assert f"{parked.event_id} parked" in listed
+    assert "1 parked: given up" in listed
+    assert "No such webhooks" in none
+    assert "Planned anew: 1." in (await see(stack, again.headers["location"])).text
+    assert "webhook_not_found" in (await see(stack, "/console/webhooks/nonsense", 404)).text
+    assert "webhook_not_found" in (await press(stack, "/webhook/redeliver", 404, id="nonsense")).text
+    assert "one of pending" in (await see(stack, "/console/webhooks?status=nonsense", 400)).text

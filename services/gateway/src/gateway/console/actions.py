@@ -43,8 +43,8 @@ class Actions:
     async def sign_in(self, request: Request) -> Response:
         """The admin token against a cookie."""
         form = await form_of(request)
-        target = _own_page(_one(form, "next"))
-        if self._sessions.enabled and not self._sessions.knows(_one(form, "token")):
+        target = _own_page(one(form, "next"))
+        if self._sessions.enabled and not self._sessions.knows(one(form, "token")):
             _log.warning("sign-in to the console refused", extra={"event": Event.REQUEST_REFUSED})
             return page(
                 request, "login.html", {"next": target, "wrong": True}, 401,
@@ -80,7 +80,7 @@ class Actions:
     async def purge(self, request: Request) -> Response:
         """Cancel every waiting job."""
         form, name, broker = await self._queue(request)
-        if _one(form, "sure") != "yes":
+        if one(form, "sure") != "yes":
             raise Refusal(400, "invalid_request", "Nothing was purged: tick the box that says you mean it.")
         purged = await operator.purge_all(broker)
         _log.warning("queue purged of %d jobs", purged, extra={"event": Event.QUEUE_PURGED, "model": name})
@@ -91,8 +91,8 @@ class Actions:
     async def redrive(self, request: Request) -> Response:
         """Begin a redrive of the chosen ones, or of all."""
         form, name, broker = await self._queue(request)
-        pace = _pace(_one(form, "per_second"))
-        ids = await operator.deadletter_ids(broker) if _one(form, "what") == "all" else _chosen(form)
+        pace = _pace(one(form, "per_second"))
+        ids = await operator.deadletter_ids(broker) if one(form, "what") == "all" else _chosen(form)
         _ = self._redrives.order(name, ids, pace)
         return _deadletters(name, "redriving", len(ids))
 
@@ -117,7 +117,7 @@ class Actions:
 
     async def cancel(self, request: Request) -> Response:
         """Cancel, or ask its relay to."""
-        job_id = _one(await form_of(request), "id")
+        job_id = one(await form_of(request), "id")
         record = await self._edge.reader.get(job_id)
         cancelled = await cancel_surely(self._edge.broker_of(record), record.id)
         extra = {"event": Event.JOB_CANCELLED, "model": record.model, "job_id": record.id}
@@ -127,7 +127,7 @@ class Actions:
 
     async def redrive_job(self, request: Request) -> Response:
         """Redrive one dead letter at once."""
-        job_id = _one(await form_of(request), "id")
+        job_id = one(await form_of(request), "id")
         record = await self._edge.reader.get(job_id)
         await operator.redrive(self._edge.broker_of(record), record.id)
         extra = {"event": Event.JOB_REDRIVEN, "model": record.model, "job_id": record.id}
@@ -136,7 +136,7 @@ class Actions:
 
     async def _queue(self, request: Request) -> tuple[Form, str, Broker]:
         form = await form_of(request)
-        name = _one(form, "model")
+        name = one(form, "model")
         if name not in self._edge.brokers:
             raise Refusal(404, "model_not_found", f"There is no model {name!r}.")
         return form, name, self._edge.brokers[name]
@@ -159,7 +159,8 @@ async def form_of(request: Request) -> Form:
         raise Refusal(400, "invalid_request", f"That is no form: {error}") from error
 
 
-def _one(form: Form, name: str) -> str:
+def one(form: Form, name: str) -> str:
+    """A field's value; "" when it is not there."""
     return form.get(name, [""])[0]
 
 
@@ -188,7 +189,7 @@ def _own_page(wanted: str) -> str:
 
 def _back(form: Form, name: str, said: str, count: int | None = None) -> Response:
     """To the page whose form it was."""
-    target = "" if _one(form, "back") == "queues" else "/queue"
+    target = "" if one(form, "back") == "queues" else "/queue"
     return RedirectResponse(link(target, model=name, said=said, n=count), 303)
 
 

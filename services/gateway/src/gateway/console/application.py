@@ -18,6 +18,7 @@ from gateway.console.actions import Actions
 from gateway.console.pages import Pages
 from gateway.console.redrive import Redrives
 from gateway.console.rendering import ROOT, refusal_page
+from gateway.console.webhooks import Webhooks
 from gateway.edge import Edge
 from gateway.problems import Refusal, log_refused, refusal_of, row_of
 from queuecore.broker import Server
@@ -48,6 +49,7 @@ def console(edge: Edge, server: Server, token: str, redrives: Redrives) -> ASGIA
     """The console; ``token`` "" lets everybody in who reaches it from this machine."""
     sessions = Sessions(token, server)
     pages, actions = Pages(edge, server, sessions, redrives), Actions(edge, sessions, redrives)
+    webhooks = Webhooks(edge.notices, pages)
     app = Starlette(
         routes=[
             Route("/", _home, methods=["GET"]),
@@ -56,6 +58,8 @@ def console(edge: Edge, server: Server, token: str, redrives: Redrives) -> ASGIA
             Route(f"{ROOT}/jobs", pages.jobs, methods=["GET"]),
             Route(f"{ROOT}/jobs/{{id}}", pages.job, methods=["GET"]),
             Route(f"{ROOT}/deadletters", pages.deadletters, methods=["GET"]),
+            Route(f"{ROOT}/webhooks", webhooks.notices, methods=["GET"]),
+            Route(f"{ROOT}/webhooks/{{id}}", webhooks.notice, methods=["GET"]),
             Route(f"{ROOT}/login", pages.sign_in, methods=["GET"]),
             Route(f"{ROOT}/assets/{{name}}", _asset, methods=["GET"]),
             Route(f"{ROOT}/login", actions.sign_in, methods=["POST"]),
@@ -66,6 +70,7 @@ def console(edge: Edge, server: Server, token: str, redrives: Redrives) -> ASGIA
             Route(f"{ROOT}/deadletters/redrive", actions.redrive, methods=["POST"]),
             Route(f"{ROOT}/deadletters/stop", actions.stop_redrive, methods=["POST"]),
             Route(f"{ROOT}/deadletters/drop", actions.drop, methods=["POST"]),
+            Route(f"{ROOT}/webhook/redeliver", webhooks.redeliver, methods=["POST"]),
             Route(f"{ROOT}/job/cancel", actions.cancel, methods=["POST"]),
             Route(f"{ROOT}/job/redrive", actions.redrive_job, methods=["POST"]),
         ],

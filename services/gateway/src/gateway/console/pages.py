@@ -38,6 +38,7 @@ _SAID: Final = {
     "dropped": "Taken off the list: {n}. Their records stay until their retention ends.",
     "cancelled": "The job is cancelled.",
     "cancelling": "Its relay was told to stop; the job ends cancelled.",
+    "redelivering": "Planned anew: {n}. A day of attempts begins again.",
     "redriven": "The job waits again, with fresh counters.",
 }
 
@@ -78,7 +79,7 @@ class Pages:
         """Every queue."""
         _ = query_of(request, {"model", "said", "n"})
         rows = await asyncio.gather(*(self._row(name) for name in self._edge.brokers))
-        return await self._page(request, "queues.html", {"queues": rows})
+        return await self.show(request, "queues.html", {"queues": rows})
 
     async def queue(self, request: Request) -> Response:
         """One queue: depths, who runs what, the newest jobs."""
@@ -89,7 +90,7 @@ class Pages:
             broker.jobs(limit=RECENT_SHOWN),
         )
         values = {"queue": row, "claims": claims.jobs, "more_claims": bool(claims.cursor), "recent": recent.jobs}
-        return await self._page(request, "queue.html", values)
+        return await self.show(request, "queue.html", values)
 
     async def jobs(self, request: Request) -> Response:
         """Search: an id leads to its job, filters to a list, newest first."""
@@ -114,7 +115,7 @@ class Pages:
             "models": list(self._edge.brokers),
             "statuses": list(Status),
         }
-        return await self._page(request, "jobs.html", values)
+        return await self.show(request, "jobs.html", values)
 
     async def job(self, request: Request) -> Response:
         """One job with its story."""
@@ -134,7 +135,7 @@ class Pages:
             "params": _readable(record.params),
             "configured": record.model in self._edge.brokers,
         }
-        return await self._page(request, "job.html", values, now)
+        return await self.show(request, "job.html", values, now)
 
     async def deadletters(self, request: Request) -> Response:
         """The dead letters of one queue; of the first that has some, unless one is named."""
@@ -157,11 +158,12 @@ class Pages:
             "slowest": SLOWEST_PER_SECOND,
             "fastest": FASTEST_PER_SECOND,
         }
-        return await self._page(request, "deadletters.html", values)
+        return await self.show(request, "deadletters.html", values)
 
-    async def _page(
+    async def show(
         self, request: Request, template: str, values: dict[str, Any], now_ms: int | None = None
     ) -> Response:
+        """A page with what its action has said, and the queue's time."""
         text = _SAID.get(request.query_params.get("said", ""), "")
         count = request.query_params.get("n", "")
         said = text.format(n=count if count.isascii() and count.isdigit() else "some")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import re
+from collections.abc import Mapping
 from typing import Final
 
 import msgspec
@@ -50,13 +51,7 @@ class WebhookAdmin:
         """Newest first, by status."""
         query = query_of(request, {"status", "limit", "cursor"})
         limit = integer("limit", query.get("limit", "50"), 1, 200)
-        wanted = query.get("status")
-        if wanted is not None and wanted not in set(NoticeStatus):
-            raise Refusal(400, "invalid_request", f"status: one of {', '.join(NoticeStatus)}")
-        cursor = query.get("cursor", "")
-        if cursor and not _CURSOR.match(cursor):
-            raise Refusal(400, "invalid_request", "cursor: not one of ours")
-        status = NoticeStatus(wanted) if wanted else None
+        status, cursor = status_and_cursor(query)
         found, following = await self._notices.page(status=status, limit=limit, cursor=cursor)
         return json_answer(
             200,
@@ -88,15 +83,37 @@ class WebhookAdmin:
         order = await _order(request)
         ids = list(dict.fromkeys(order.ids or ()))
         if order.all:
-            cursor = ""
-            while len(ids) < REDELIVER_MOST:
-                found, cursor = await self._notices.page(status=NoticeStatus.PARKED, limit=200, cursor=cursor)
-                ids += [notice.event_id for notice in found]
-                if not cursor:
-                    break
+            ids = await parked_ids(self._notices)
         planned = [event_id for event_id in ids if await self._notices.redeliver(event_id)]
         _log.warning("%d webhooks planned anew", len(planned), extra={"event": Event.WEBHOOK_REDRIVEN})
         return json_answer(202, {"planned": planned, "unknown": [one for one in ids if one not in set(planned)]})
+
+
+def status_and_cursor(query: Mapping[str, str]) -> tuple[NoticeStatus | None, str]:
+    """The parameters ``status`` and ``cursor`` of a list.
+
+    Raises:
+        Refusal: one is not what it may be.
+    """
+    wanted = query.get("status")
+    if wanted is not None and wanted not in set(NoticeStatus):
+        raise Refusal(400, "invalid_request", f"status: one of {', '.join(NoticeStatus)}")
+    cursor = query.get("cursor", "")
+    if cursor and not _CURSOR.match(cursor):
+        raise Refusal(400, "invalid_request", "cursor: not one of ours")
+    return NoticeStatus(wanted) if wanted else None, cursor
+
+
+async def parked_ids(notices: Notices) -> list[str]:
+    """The events that are given up, newest first, ``REDELIVER_MOST`` and a page more at most."""
+    ids: list[str] = []
+    cursor = ""
+    while len(ids) < REDELIVER_MOST:
+        found, cursor = await notices.page(status=NoticeStatus.PARKED, limit=200, cursor=cursor)
+        ids += [notice.event_id for notice in found]
+        if not cursor:
+            break
+    return ids
 
 
 def _unknown(event_id: str) -> Refusal:
