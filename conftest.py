@@ -18,3 +18,18 @@ def anyio_backend() -> str:
 def pytest_addoption(parser: pytest.Parser) -> None:
     """Nightly runs give the hypothesis machine more room than a laptop's."""
     parser.addoption("--machine-examples", type=int, default=100, help="examples of the hypothesis state machine")
+
+
+def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
+    """What tests measured (``record_property("measured", …)``), whichever worker they ran in."""
+    lines = [
+        str(value)
+        for kind in ("passed", "failed")
+        for report in terminalreporter.stats.get(kind, [])
+        for name, value in report.user_properties
+        if name == "measured"
+    ]
+    if lines:
+        terminalreporter.section("measured")
+        for line in lines:
+            terminalreporter.write_line(line)

@@ -19,7 +19,6 @@ from queuecore.testing.servers import S3Server, ValkeyProcess, s3_binary
 from queuecore.testing.yard import Mock, Yard
 
 KEY: Final = base64.b64encode(bytes(range(32))).decode()
-_told: Final[list[str]] = []
 
 
 @pytest.fixture(scope="session")
@@ -76,14 +75,6 @@ def lasting() -> Iterator[ValkeyProcess]:
 
 
 @pytest.fixture
-def tell() -> Callable[[str], None]:
+def tell(record_property: Callable[[str, object], None]) -> Callable[[str], None]:
     """A line for the end of the report: what was measured."""
-    return _told.append
-
-
-def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
-    """What tests told."""
-    if _told:
-        terminalreporter.section("measured")
-        for line in _told:
-            terminalreporter.write_line(line)
+    return lambda text: record_property("measured", text)
