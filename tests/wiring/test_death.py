@@ -102,6 +102,27 @@ async def result_of(yard: Yard, job_id: str) -> bytes:
         return b"".join([chunk async for chunk in chunks])
 
 
+@requirement("fence:complete:requeued-accepted", "death:stop:lease-decides")
+async def test_a_run_stopped_past_its_lease_goes_on_while_nobody_else_has_the_job(
+    short: Yard, model: HeldModel
+) -> None:
+    _ = await short.ready_reaper()
+    job_id = await short.submit()
+    relay = await short.relay()
+    _ = await model.asked(1)
+    relay.signal(signal.SIGSTOP)
+    await requeued(short, job_id)
+    relay.signal(signal.SIGCONT)
+    _ = await relay.said("job.reaped")
+    model.go_on.set()
+    assert await relay.ended() == 0, relay.log.read_text("utf-8")
+    assert await result_of(short, job_id) == b"1"
+    record = await short.status(job_id)
+    assert (record.claims, record.reaps) == (1, 1)
+    assert await short.events() == [record.event_id]
+    assert await short.operator.residue() == []
+
+
 async def stopped_before_its_verdict(yard: Yard, model: HeldModel) -> tuple[str, Process]:
     """A job that was requeued while its relay is stopped: its result is stored, and ``complete`` not sent yet."""
     _ = await yard.ready_reaper()

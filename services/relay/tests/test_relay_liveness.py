@@ -92,6 +92,31 @@ async def test_a_lost_claim_ends_the_run_with_3_and_writes_nothing(bench: Bench,
     assert await bench.events() == []
 
 
+@requirement("fence:complete:requeued-accepted")
+async def test_a_run_whose_job_was_only_requeued_goes_on_and_its_verdict_counts(bench: Bench) -> None:
+    finish = asyncio.Event()
+
+    async def slow(exchange: Any) -> None:
+        _ = await exchange.read_body()
+        _ = await finish.wait()
+        await exchange.answer("200 OK", b"valid")
+
+    bench.model.handler = slow
+    job_id = await bench.submit()
+    running = bench.start()
+    _ = await bench.asked()
+    bench.queue.clock.advance(61_000)
+    assert [one.outcome for one in await bench.broker.reap(first_seen_grace_ms=0)] == ["requeued"]
+    done, _ = await asyncio.wait({running}, timeout=2.5)  # two looks
+    assert not done
+    finish.set()
+    assert await running is ExitCode.DONE
+    record = await bench.record(job_id)
+    assert (record.status, record.claims, record.reaps) == ("completed", 1, 1)
+    assert await bench.result(job_id) == b"valid"
+    assert len(await bench.events()) == 1
+
+
 @requirement("verdict:complete:late-one-refused")
 async def test_a_late_finisher_is_refused_and_the_winners_bytes_stay(bench: Bench) -> None:
     late = asyncio.Event()
@@ -271,6 +296,23 @@ async def test_a_record_that_shows_another_owner_is_asked_about_at_once() -> Non
     ledger.faults = [ClaimLost("job")]
     async with keeping(ledger) as (_, told):
         _ = await eventually(lambda: told.words, within=2)
+    assert told.words == ["lost"]
+
+
+async def test_a_requeued_job_is_looked_at_every_second_and_lost_when_another_claims_it() -> None:
+    class Requeued(Ledger):
+        async def renew(self, claim: Claim, client: str = "") -> Renewed:
+            self.renewals.append((monotonic(), client))
+            raise ClaimLost("job")
+
+    ledger = Requeued(lease_ms=300)
+    ledger.record = JobRecord(id="job", status="pending", fence=7, claim_id="c")
+    async with keeping(ledger) as (_, told):
+        _ = await eventually(lambda: len(ledger.renewals) >= 3, within=10)
+        assert told.words == []
+        assert ledger.renewals[2][0] - ledger.renewals[0][0] > 0.15, "no busy loop"
+        ledger.record = JobRecord(id="job", status="processing", fence=8, claim_id="other")
+        _ = await eventually(lambda: told.words, within=5)
     assert told.words == ["lost"]
 
 

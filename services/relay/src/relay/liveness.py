@@ -5,7 +5,9 @@ claim, so that the reaper sees at once when this process is gone; and one that r
 looks at the record every second, so that a lost cancel signal costs a second.
 
 Redis out of reach does not end the run (design §10.1): the fence protects the bytes, and the verdict's script decides.
-A refused claim does. Whatever else goes wrong here is handed to the main loop; nothing dies silently.
+A refused claim does, except while the job only waits again (this process was stopped, or its path cut, for longer than
+the lease) and nobody else has claimed it: then the work is still valid, and its verdict is accepted (G4). Whatever else
+goes wrong here is handed to the main loop; nothing dies silently.
 """
 
 from __future__ import annotations
@@ -50,6 +52,7 @@ class Held:
         self.renew_every_seconds = renew_every_seconds
         self.renew_at = monotonic() + renew_every_seconds
         self.cancel_seen = False
+        self.requeued = False
 
 
 class Keeper:
@@ -135,6 +138,8 @@ class Keeper:
                 cancel_requested = renewed.cancel_requested
                 self._tally.count("LEASE_RENEWALS", "renewed")
         except JobError:  # ClaimLost, or the record is gone
+            if await self._only_requeued(held):
+                return
             if self._held is held:  # not let go meanwhile: after the verdict a refusal is as it should be
                 self._held = None
                 self._tally.count("LEASE_RENEWALS", "lost")
@@ -143,6 +148,24 @@ class Keeper:
         if cancel_requested and not held.cancel_seen and self._held is held:
             held.cancel_seen = True
             held.listener.cancelled()
+
+    async def _only_requeued(self, held: Held) -> bool:
+        """Whether the job waits again and no other claim was made since: then the run goes on."""
+        claim = held.claim
+        try:
+            record = await self._broker.get(claim.job_id)
+        except JobError:
+            return False
+        if (record.status, record.fence, record.claim_id) != (Status.PENDING, claim.fence, claim.claim_id):
+            return False
+        held.renew_at = monotonic() + held.renew_every_seconds  # until then it is looked at every second, as ever
+        if not held.requeued:
+            held.requeued = True
+            _log.warning(
+                "the job was given back to the queue; the run goes on while nobody else has it",
+                extra={"event": Event.JOB_REAPED, "job_id": claim.job_id},
+            )
+        return True
 
     def _only_reads(self, held: Held) -> bool:
         return held.registered == self.client and monotonic() < held.renew_at
