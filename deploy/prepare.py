@@ -1,4 +1,4 @@
-"""Write what compose.yaml needs and git does not hold: .env with random secrets, and the admin token.
+"""Write what compose.yaml needs and git does not hold: .env with random secrets, and the files of deploy/secrets.
 
 Nothing that is set is ever changed, so it may run before every start:
 
@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import argparse
 import base64
+import hashlib
 import os
 import re
 import secrets
@@ -31,6 +32,7 @@ GENERATED: Final[dict[str, Callable[[], str]]] = {
     "S3_ACCESS_KEY": lambda: secrets.token_hex(10),
     "S3_SECRET_KEY": _password,
     "GRAFANA_PASSWORD": _password,
+    "RELAYQ_API_KEY": lambda: f"relayq_{secrets.token_urlsafe(32)}",
     "ENCRYPTION_KEYS": lambda: f"k1:{base64.b64encode(secrets.token_bytes(32)).decode()}",
 }
 
@@ -52,11 +54,25 @@ def prepare(env_file: Path, secrets_dir: Path) -> None:
     after = fill(before or (ROOT / ".env.example").read_text("utf-8"))
     if after != before:
         _write(env_file, after, 0o600)
+    # The directory keeps other users of this machine out; the gateway's user in the container must read the files.
     secrets_dir.mkdir(mode=0o700, parents=True, exist_ok=True)
-    token = secrets_dir / "admin-token"
-    if not token.exists():
-        # The directory keeps other users of this machine out; the gateway's user in the container must read the file.
-        _write(token, secrets.token_urlsafe(32) + "\n", 0o644)
+    keys_dir = secrets_dir / "api-keys"  # mounted as a directory: the gateway sees a file that an editor replaced
+    keys_dir.mkdir(exist_ok=True)
+    keys_dir.chmod(0o755)
+    for path, text in {
+        secrets_dir / "admin-token": secrets.token_urlsafe(32),
+        secrets_dir / "webhook-secrets": f"whsec_{base64.b64encode(secrets.token_bytes(32)).decode()}",
+        keys_dir / "keys.yaml": _keys(after),
+    }.items():
+        if not path.exists():
+            _write(path, f"{text}\n", 0o644)
+
+
+def _keys(env: str) -> str:
+    """The key file with the one key of the env file, hashed as every key is."""
+    found = re.search(r"^RELAYQ_API_KEY=['\"]?([^'\"\s]+)", env, re.MULTILINE)
+    digest = hashlib.sha256((found[1] if found else "").encode()).hexdigest()
+    return f"keys:\n  - {{name: first, tenant: default, sha256: {digest}, rights: [submit, read, cancel, priority]}}"
 
 
 def _write(path: Path, text: str, mode: int) -> None:

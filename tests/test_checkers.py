@@ -166,6 +166,38 @@ def test_more_claims_than_allowed_are_caught_even_when_the_journal_died_with_the
     assert checkers.bounded_repeats(ops, runs_allowed=4) == ["job id-a was claimed 6 times, 4 are allowed"]
 
 
+def notice(job_id: str, status: str, event: str = "", *, at_seconds: float = 9) -> Op:
+    return Op(at_seconds=at_seconds, kind="notice", job_id=job_id, status=status, detail=event or f"{job_id}:1")
+
+
+def test_a_verdict_that_is_told_twice_under_one_id_is_told_well() -> None:
+    ops = [read("j", "completed", at_seconds=1, digest="d"), notice("j", "completed"), notice("j", "completed")]
+
+    assert checkers.notices(ops) == []
+
+
+def test_a_verdict_that_nobody_was_told_is_caught() -> None:
+    ops = [read("j", "failed", at_seconds=1, error_code="worker_lost"), notice("other", "failed")]
+
+    assert checkers.notices(ops) == ["nobody was told that job j is failed"]
+
+
+def test_a_verdict_under_two_ids_is_caught_for_its_receiver_would_act_twice() -> None:
+    ops = [
+        read("j", "completed", at_seconds=1, digest="d"),
+        notice("j", "completed", "j:1"),
+        notice("j", "completed", "j:2"),
+    ]
+
+    assert len(checkers.notices(ops)) == 1
+
+
+def test_a_verdict_that_is_told_as_another_is_caught() -> None:
+    ops = [read("j", "completed", at_seconds=1, digest="d"), notice("j", "failed")]
+
+    assert checkers.notices(ops) == ["job j is completed and was told as failed"]
+
+
 def test_a_failed_job_is_named_with_its_code() -> None:
     ops = [read("j", "failed", at_seconds=1, error_code="worker_lost")]
 
@@ -232,12 +264,3 @@ def test_a_history_reads_back_from_its_file_as_it_was_recorded(tmp_path: Path) -
         _ = history.add("read", job_id="j", status="processing", attempts=1)
 
     assert read_history(path) == list(history.ops)
-
-
-def test_a_history_knows_which_acknowledged_jobs_are_still_open() -> None:
-    history = History(clock=lambda: 1.0)
-    for tag in ("a", "b"):
-        _ = history.add("submit", tag=tag, job_id=f"id-{tag}")
-    _ = history.add("read", job_id="id-a", status="completed", digest="d")
-
-    assert history.open_jobs() == {"b": "id-b"}

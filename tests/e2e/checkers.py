@@ -104,6 +104,24 @@ def bounded_repeats(ops: Sequence[Op], *, runs_allowed: int) -> list[str]:
     return problems
 
 
+def notices(ops: Sequence[Op]) -> list[str]:
+    """G9: every verdict was told at least once, under one id, and as what it was. Every job of a workload asks for it."""
+    told: defaultdict[str, set[tuple[str, str]]] = defaultdict(set)
+    for op in of_kind(ops, "notice"):
+        told[op.job_id].add((op.detail, op.status))
+    problems: list[str] = []
+    for job_id, verdict in _first_verdicts(ops).items():
+        match sorted(told[job_id]):
+            case []:
+                problems.append(f"nobody was told that job {job_id} is {verdict.status}")
+            case [(_, status)]:
+                if status != verdict.status:
+                    problems.append(f"job {job_id} is {verdict.status} and was told as {status}")
+            case several:
+                problems.append(f"job {job_id} was told as {len(several)} events: {several}")
+    return problems
+
+
 def all_completed(ops: Sequence[Op]) -> list[str]:
     """No job failed."""
     return [

@@ -23,6 +23,7 @@ PROJECT: Final = "relayq-e2e"
 MODEL: Final = "whisper-large-v3"
 LEASE_SECONDS: Final = 10  # of models.yaml beside this file
 PODS: Final = (1, 2, 3)
+RECEIVER: Final = "receiver:9000"  # of webhooks
 T = TypeVar("T")
 
 
@@ -79,12 +80,13 @@ class Cluster:
         lines = [
             f"VALKEY_RELAY_PASSWORD='{odd}'" if line.startswith("VALKEY_RELAY_PASSWORD=") else line
             for line in text.splitlines()
-            if not line.startswith(("RELAYQ_PORT=", "RELAYQ_ADMIN_PORT="))
+            if not line.startswith(("RELAYQ_PORT=", "RELAYQ_ADMIN_PORT=", "GATEWAY_WEBHOOK_ALLOW="))
         ]
         lines += [
             f"RELAYQ_PORT={self.port}",
             f"RELAYQ_ADMIN_PORT={self.admin_port}",
             f"RELAYQ_SECRETS={self.directory / 'secrets'}",
+            f"GATEWAY_WEBHOOK_ALLOW={RECEIVER}",
             f"RELAYQ_MODELS_FILE={ROOT / 'tests' / 'e2e' / 'models.yaml'}",
         ]
         _ = self._env_file.write_text("\n".join(lines) + "\n", "utf-8")
@@ -231,13 +233,12 @@ class Cluster:
         script = 'exec valkey-cli --user operator -a "$VALKEY_OPERATOR_PASSWORD" --no-auth-warning --json "$@"'
         return self.run("valkey", "sh", "-c", script, "sh", *command)
 
-    def journal(self, pod: int) -> list[dict[str, Any]]:
-        """What the pod's model was asked since it started."""
+    def journal(self, service: str) -> list[dict[str, Any]]:
+        """What a model, or the receiver of webhooks, was asked since it started."""
         code = (
             "import urllib.request as r; print(r.urlopen('http://127.0.0.1:9000/journal', timeout=10).read().decode())"
         )
-        answer = json.loads(self.run(f"model-{pod}", "python", "-c", code))
-        return answer["requests"] if isinstance(answer, dict) else answer
+        return json.loads(self.run(service, "python", "-c", code))["requests"]
 
     def pod_of(self, job_id: str) -> int:
         """The pod whose relay holds the job; 0 when none does. An owner's name begins with its host's."""

@@ -88,16 +88,22 @@ def workload(cluster: Cluster, history: History, nemesis: Nemesis) -> Iterator[W
 def judge(cluster: Cluster, history: History, nemesis: Nemesis, workload: Workload) -> Judge:
     """Heal, drain, and hold the history against every promise."""
 
+    def told() -> bool:
+        workload.collect_notices()
+        return not checkers.notices(history.ops)
+
     def check(*more: Callable[[list[checkers.Op]], list[str]], within_seconds: float = 60) -> None:
         workload.stop()
         nemesis.heal()
         workload.drain(within_seconds=within_seconds)
+        _ = eventually(told, within=120, every=1, what="every verdict is told")
         ops = list(history.ops)
         problems = [
             *checkers.nothing_lost(ops),
             *checkers.one_verdict(ops),
             *checkers.no_phantom(ops),
             *checkers.bounded_repeats(ops, runs_allowed=RUNS_ALLOWED),
+            *checkers.notices(ops),
             *(problem for checker in more for problem in checker(ops)),
         ]
         assert problems == []

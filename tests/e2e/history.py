@@ -15,7 +15,7 @@ from typing import Literal, Self
 
 import msgspec
 
-Kind = Literal["submit", "cancel", "read", "run", "fault", "heal"]
+Kind = Literal["submit", "cancel", "read", "run", "notice", "fault", "heal"]
 Outcome = Literal["invoked", "ok", "refused", "unknown"]
 TERMINAL = frozenset({"completed", "failed", "cancelled", "expired"})
 
@@ -32,13 +32,13 @@ class Op(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     outcome: Outcome = "ok"
     tag: str = ""
     job_id: str = ""
-    status: str = ""  # read: the status that was seen; submit: the status that was answered
+    status: str = ""  # read: the status that was seen; submit: the one that was answered; notice: the verdict told
     attempts: int = 0  # read: how often the job had been claimed by then
     digest: str = ""  # read: the result's sha256; ok when completed
     error_code: str = ""  # read: the job's; submit: the problem's
     http_status: int = 0  # of the call itself; 0 when no answer came
     target: str = ""  # fault, heal: the container
-    detail: str = ""  # fault, heal: what was done
+    detail: str = ""  # fault, heal: what was done; notice: the event's id; unknown: why
 
 
 class History:
@@ -97,11 +97,6 @@ class History:
     def acknowledged(self) -> dict[str, str]:
         """tag -> job id of every submission that was answered with one."""
         return {op.tag: op.job_id for op in self.ops if op.kind == "submit" and op.outcome == "ok"}
-
-    def open_jobs(self) -> dict[str, str]:
-        """tag -> job id of acknowledged jobs that nobody has seen end."""
-        ended = {op.job_id for op in self.ops if op.kind == "read" and op.status in TERMINAL}
-        return {tag: job_id for tag, job_id in self.acknowledged().items() if job_id not in ended}
 
     def close(self) -> None:
         """Close the file; operations that a straggling thread still records stay in memory."""

@@ -26,7 +26,7 @@ def replace(cluster: Cluster, history: History, service: str, index: int = 1) ->
 def test_rolling_replacement_of_every_service_under_load(
     workload: Workload, nemesis: Nemesis, cluster: Cluster, history: History, judge: Judge
 ) -> None:
-    workload.start(per_second=0.5, clients=3, params={"mock_delay_seconds": 0.5})
+    workload.start(per_second=2, clients=3, most_open=8, params={"mock_delay_seconds": 0.5})
     _ = eventually(lambda: len(history.acknowledged()) > 5, within=90)
 
     # Newest first: the replica that takes its name's place is always the last one.

@@ -66,7 +66,7 @@ def test_thousands_of_jobs_under_a_random_nemesis(
     # A process a job would spend two processors on starting Python; processes still come and go.
     cluster.up(env={"RELAY_MAX_JOBS": "50"})
     try:
-        workload.start(per_second=JOBS / SECONDS, clients=8)
+        workload.start(per_second=1.2 * JOBS / SECONDS, clients=8, most_open=200)
         end = time.monotonic() + SECONDS
         while time.monotonic() < end or len(history.acknowledged()) < JOBS:
             assert time.monotonic() < end + SECONDS, f"only {len(history.acknowledged())} jobs were accepted"

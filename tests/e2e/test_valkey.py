@@ -21,7 +21,7 @@ pytestmark = pytest.mark.docker
 def test_restarts_under_load_lose_nothing_and_deafen_nobody(
     workload: Workload, nemesis: Nemesis, history: History, judge: Judge
 ) -> None:
-    workload.start(per_second=0.5, clients=2, params={"mock_delay_seconds": 0.5})
+    workload.start(per_second=1, clients=2, most_open=4, params={"mock_delay_seconds": 0.5})
     for _ in range(3):
         accepted = len(history.acknowledged())
         _ = eventually(lambda more=accepted + 3: len(history.acknowledged()) >= more, within=90)

@@ -16,10 +16,11 @@ from typing import Any, Final, Self
 
 import httpx
 
-from e2e.cluster import MODEL, PODS, Cluster, eventually
+from e2e.cluster import MODEL, PODS, RECEIVER, Cluster, eventually
 from e2e.history import TERMINAL, History
 
 SERVICE: Final = "transcription"
+CALLBACK: Final = f"http://{RECEIVER}/echo"
 Params = Mapping[str, str | float]  # form fields beside the file
 _counter = itertools.count(1)
 
@@ -46,7 +47,8 @@ class Workload:
             limits=httpx.Limits(max_connections=64, max_keepalive_connections=0),
         )
         self._seen: dict[str, tuple[str, int]] = {}
-        self._runs_seen: set[tuple[str, int]] = set()
+        self._open: dict[str, None] = {}  # acknowledged, and nobody has seen them end; oldest first
+        self._known: set[tuple[str, str, int]] = set()  # entries of journals
         self._began = time.time_ns() / 1e9  # runs before it belong to other tests
         self._stop = threading.Event()
         self._threads: list[threading.Thread] = []
@@ -60,7 +62,12 @@ class Workload:
         try:
             answer = self._http.post(
                 f"/jobs/{SERVICE}",
-                data={"model": MODEL, "tag": tag, **{name: str(value) for name, value in (params or {}).items()}},
+                data={
+                    "model": MODEL,
+                    "tag": tag,
+                    "callback_url": CALLBACK,
+                    **{name: str(value) for name, value in (params or {}).items()},
+                },
                 files={"file": (f"{tag}.wav", content_of(tag) if content is None else content, "audio/wav")},
             )
         except httpx.ConnectError as error:
@@ -75,6 +82,7 @@ class Workload:
             _ = self.history.add("submit", "refused", tag=tag, http_status=answer.status_code, error_code=code)
             return None
         job_id, status = str(document["job_id"]), str(document["status"])
+        self._open[job_id] = None
         _ = self.history.add("submit", tag=tag, job_id=job_id, status=status, http_status=answer.status_code)
         return job_id
 
@@ -102,6 +110,8 @@ class Workload:
             _ = self.history.add("read", "refused", job_id=job_id, http_status=answer.status_code, error_code=code)
             return None
         status, attempts = str(document["status"]), int(document["attempts"])
+        if status in TERMINAL:
+            _ = self._open.pop(job_id, None)
         if status in TERMINAL or self._seen.get(job_id) != (status, attempts):
             self._seen[job_id] = (status, attempts)
             _ = self.history.add(
@@ -172,10 +182,8 @@ class Workload:
     def drain(self, *, within_seconds: float) -> None:
         """Read every open job until all have ended, then each of them once more, and collect what the models did."""
         end = time.monotonic() + within_seconds
-        while open_jobs := self.history.open_jobs():
-            if time.monotonic() > end:
-                break  # the checkers will name them
-            self._read_all(list(open_jobs.values()))
+        while self._open and time.monotonic() < end:  # the checkers name what is left
+            self._read_all(list(self._open))
         self._read_all(list(self.history.acknowledged().values()))
         self.collect_runs()
 
@@ -186,37 +194,62 @@ class Workload:
     def collect_runs(self) -> None:
         """Take the models' journals into the history; a journal dies with its model, so call it before and after."""
         for pod in PODS:
-            try:
-                entries = self._cluster.journal(pod)
-                started = str(self._cluster.container(f"model-{pod}").attrs["State"]["StartedAt"])
-            except Exception as error:  # noqa: BLE001  whatever keeps a broken model from answering
-                _ = self.history.add("heal", "unknown", target=f"model-{pod}", detail=f"no journal: {error!r}"[:200])
-                continue
-            for entry in entries:
-                key = (started, int(entry["id"]))
+            for entry in self._news(f"model-{pod}"):
                 tag = dict(entry["fields"]).get("tag", "")
                 at_seconds = _epoch(entry["started_at"])
-                if entry["method"] != "POST" or at_seconds < self._began or key in self._runs_seen:
-                    continue
-                self._runs_seen.add(key)
                 _ = self.history.add("run", at_seconds=at_seconds, tag=tag, job_id=entry["job_id"] or "")
+
+    def collect_notices(self) -> None:
+        """Take what the receiver of webhooks was told into the history."""
+        for entry in self._news("receiver"):
+            event_id = dict(entry["headers"])["webhook-id"]
+            _ = self.history.add(
+                "notice",
+                at_seconds=_epoch(entry["started_at"]),
+                job_id=event_id.partition(":")[0],
+                status=str(entry["members"]["type"]).removeprefix("job."),
+                detail=event_id,
+            )
+
+    def _news(self, service: str) -> list[dict[str, Any]]:
+        """Entries of a journal, whole, of this workload's time and not seen before."""
+        try:
+            entries = self._cluster.journal(service)
+            started = str(self._cluster.container(service).attrs["State"]["StartedAt"])
+        except Exception as error:  # noqa: BLE001  whatever keeps a broken container from answering
+            _ = self.history.add("heal", "unknown", target=service, detail=f"no journal: {error!r}"[:200])
+            return []
+        news: list[dict[str, Any]] = []
+        for entry in entries:
+            key = (service, started, int(entry["id"]))
+            # A request is looked at when its body was read; what is cut off before that ran nothing.
+            if entry["method"] == "POST" and entry["received_at"] and key not in self._known:
+                self._known.add(key)
+                if _epoch(entry["started_at"]) >= self._began:
+                    news.append(entry)
+        return news
 
     # -- load ---------------------------------------------------------------------------------------------------
 
-    def start(self, *, per_second: float, clients: int = 4, params: Params | None = None) -> None:
-        """Submit in the background until ``stop``, and watch what is open."""
+    def start(self, *, per_second: float, clients: int = 4, most_open: int = 12, params: Params | None = None) -> None:
+        """Submit in the background until ``stop``, and watch what is open.
+
+        No more than about ``most_open`` jobs are open at once: a machine that is slow today gets less to do, and what is
+        left at the end is done soon.
+        """
         pause = clients / per_second
 
         def client() -> None:
             due = time.monotonic()
             while not self._stop.is_set():
-                _ = self.submit(params=params)
+                if len(self._open) < most_open:
+                    _ = self.submit(params=params)
                 due = max(due + pause, time.monotonic() - 1)  # a stall is made up for, up to a second's worth
                 _ = self._stop.wait(max(0.0, due - time.monotonic()))
 
         def watch() -> None:
             while not self._stop.wait(0.05):
-                for job_id in list(self.history.open_jobs().values()):
+                for job_id in list(self._open):
                     if self._stop.is_set():
                         return
                     _ = self.read(job_id)
