@@ -60,6 +60,13 @@ def test_wrong_setting_stops_the_start_and_is_named(environ: dict[str, str], wor
         _ = read(**environ)
 
 
+def test_every_variable_becomes_the_type_its_field_declares() -> None:
+    made = read(webhook_secrets_file="/secrets", allow_anonymous="TRUE")
+
+    assert made.webhook_secrets_file == "/secrets"
+    assert made.allow_anonymous is True
+
+
 def test_anonymous_access_off_loopback_needs_to_be_said() -> None:
     assert read(auth="none", host="0.0.0.0", allow_anonymous="true").allow_anonymous
     assert read(auth="none", host="localhost").auth == "none"

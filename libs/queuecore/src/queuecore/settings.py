@@ -179,9 +179,10 @@ def read_settings(cls: type[T], environ: Mapping[str, str]) -> T:
 
 
 def _convert(text: str, hint: object) -> object:
-    if "Secret" in str(hint):
+    kind = getattr(hint, "__origin__", hint)  # of Annotated[kind, Meta(…)]
+    if kind is Secret:
         return Secret(text)
-    if str(hint).find("bool") >= 0:
+    if kind is bool:
         text = text.lower()
     return msgspec.convert(text, cast("type[Any]", hint), strict=False)
 
