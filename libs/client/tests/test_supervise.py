@@ -79,6 +79,17 @@ def test_a_signal_is_passed_on_and_the_end_waited_for(tmp_path: Path, number: si
     assert lines(journal) == ["up", "drained"]
 
 
+@pytest.mark.parametrize(
+    ("script", "code"), [("echo up >&2; exec sleep 60", 0), ("trap 'exit 9' TERM; echo up >&2; sleep 5 & wait", 9)]
+)
+def test_a_command_that_the_signal_itself_ended_was_still_starting_and_is_well(script: str, code: int) -> None:
+    with supervised(3, "sh", "-c", script) as process:
+        assert process.stderr is not None
+        assert process.stderr.readline() == "up\n"
+        process.terminate()
+        assert process.wait(10) == code
+
+
 def test_a_signal_during_the_pause_ends_it_at_once() -> None:
     with supervised(10, "sh", "-c", "exit 1") as process:
         assert process.stderr is not None

@@ -6,7 +6,8 @@ program stays, and each job still gets a fresh process beside a warm model. It
 * starts the command again at once after exit 0 (or 3: the claim was lost), with a floor for runs that end at once;
 * after any other end waits longer each time, up to 30 s, and gives up after so many failures in a row, so that
   Kubernetes sees a container that cannot work;
-* passes SIGTERM and SIGINT on to the command, waits for its end and starts nothing more;
+* passes SIGTERM and SIGINT on to the command, waits for its end and starts nothing more; ends with 0 also when the
+  signal itself ended the command, which was then still starting and had taken nothing;
 * as PID 1 reaps what its descendants leave behind.
 
 It stays beside every model, so it is kept small: the command replaces itself by this file run alone (10 MiB instead of
@@ -72,6 +73,7 @@ class Supervisor:
         self._child = 0
         self._code = 0
         self._stopping = False
+        self._passed_on = 0
 
     def run(self) -> int:
         """Until a signal or the last allowed failure; the exit code of this program."""
@@ -86,7 +88,7 @@ class Supervisor:
             began = monotonic()
             code = self._run_once(mask)
             if self._stopping:
-                return 0 if code in GOOD else _exit_code(code)
+                return 0 if code in GOOD or code == -self._passed_on else _exit_code(code)
             pause = self._restarts.after(code, monotonic() - began)
             if code not in GOOD:
                 then = "giving up" if pause is None else f"again in {pause:g} s"
@@ -120,6 +122,7 @@ class Supervisor:
         else:
             self._stopping = True
             if self._child:
+                self._passed_on = heard.si_signo
                 os.kill(self._child, heard.si_signo)
 
     def _reap(self) -> None:
