@@ -196,6 +196,9 @@ GUARANTEES: Final[Mapping[str, Guarantee]] = {
             "submit:submit:full-queue-refuses": Requirement(
                 "Past max_pending a submission is refused and leaves nothing behind."
             ),
+            "submit:submit:tenant-cap": Requirement(
+                "A tenant's cap of pending jobs refuses that tenant alone, and counts what waits, wherever it waits."
+            ),
         },
     ),
     "G8": Guarantee(

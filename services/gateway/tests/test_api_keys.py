@@ -151,6 +151,21 @@ async def test_tenants_have_their_requests_and_the_headers_say_what_is_left(keye
     assert (await keyed.client.get("/models", headers=of("a"))).status_code == 200
 
 
+@requirement("submit:submit:tenant-cap")
+async def test_tenants_have_their_pending_jobs_in_each_queue(make_stack: MakeStack, path: Path) -> None:
+    _ = path.write_text(FILE.replace("requests_per_minute: 5, upload_bytes_per_day: 10", "pending_jobs: 2"))
+    stack = await make_stack(auth="api-key", api_keys_file=str(path))
+    for _ in range(2):
+        assert (await submit(stack, "a")).status_code == 202
+
+    refused = await submit(stack, "a")
+
+    assert (refused.status_code, refused.json()["code"]) == (429, "tenant_queue_full")
+    assert int(refused.headers["retry-after"]) > 0
+    assert len(stack.objects) == 2, "the refused upload is gone"
+    assert (await submit(stack, "b")).status_code == 202
+
+
 @requirement("tenant:limit:requests-and-bytes")
 async def test_tenants_have_their_bytes(keyed: Stack) -> None:
     assert (await submit(keyed, "a", b"x" * 12)).status_code == 202

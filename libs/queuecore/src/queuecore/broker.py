@@ -46,6 +46,7 @@ class QueueLimits(NamedTuple):
 
     lease_ms: int = 60_000
     max_pending: int = 10_000
+    max_pending_per_tenant: int | None = None
     max_reap_attempts: int = 3
     pending_max_age_ms: int = 604_800_000
     retention: Retention = Retention()
@@ -69,6 +70,7 @@ class NewJob(msgspec.Struct, frozen=True, kw_only=True):
     deadline: int | None = None
     ordering_key: str = ""
     reservation: Reservation | None = None
+    tenant_cap: int | None = None  # of the caller's own; the queue's max_pending_per_tenant holds beside it
 
 
 class Submitted(NamedTuple):
@@ -210,6 +212,7 @@ class Broker(ABC):
 
         Raises:
             QueueFull: ``max_pending`` jobs wait already.
+            TenantQueueFull: so many jobs of this tenant are pending in this queue already.
             ReservationLost: another request has the idempotency key meanwhile.
         """
 
@@ -253,6 +256,12 @@ class Broker(ABC):
         A cursor is `<created_at>:<id>` of the last job looked at, so it is a place in every queue's list. A page may
         end early, with a cursor, when the filters leave little.
         """
+
+    def tenant_cap(self, job: NewJob) -> int | None:
+        """How many jobs of its tenant may be pending here: the smaller of the queue's cap and the caller's own."""
+        return min(
+            (cap for cap in (self.limits.max_pending_per_tenant, job.tenant_cap) if cap is not None), default=None
+        )
 
     # -- the owner of a claim -----------------------------------------------------------------------------------
 

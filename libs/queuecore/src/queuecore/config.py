@@ -26,7 +26,7 @@ _SORTED_SET_KEYS: Final = (
 # First words of key names behind `relay:<model>:` and `queue:<model>:`: a second model may not be named into them.
 _KEY_WORDS: Final = frozenset({
     "pending", "processing", "lease", "first-seen", "delayed", "paused", "ordered", "ordering", "deadletter", "outbox",
-    "jobs", "waiting", "missing", "deadlines", "state", "cancel", "stream", "completed", "changed",
+    "jobs", "tenant", "waiting", "missing", "deadlines", "state", "cancel", "stream", "completed", "changed",
     "claimed", "claim-owners", "claims-idx", "bell",
 })  # fmt: skip
 PositiveInt = Annotated[int, Meta(ge=1)]
@@ -62,6 +62,7 @@ class ModelConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_on
     accepted_types: list[MediaRange] = []
     max_upload_bytes: PositiveInt | None = None
     max_pending: PositiveInt = 10_000
+    max_pending_per_tenant: PositiveInt | None = None
     retries: Retries = Retries()
     provider: str | None = None
     cache_seconds: Annotated[int, Meta(ge=0)] = 0
@@ -161,6 +162,7 @@ def queue_limits(model: ModelConfig, common: CommonSettings) -> QueueLimits:
         result_dedup_ms=1000 * dedup_seconds,
         result_list=model.result_list,
         max_pending=model.max_pending,
+        max_pending_per_tenant=model.max_pending_per_tenant,
         max_reap_attempts=common.max_reap_attempts,
         pending_max_age_ms=common.pending_max_age_seconds * 1000,
         retention=Retention(

@@ -8,6 +8,7 @@
     │   ├── ClaimLost                 the claim is no longer current: stop, write nothing
     │   └── WrongState(status)        the verb does not apply now
     ├── QueueFull(model, limit)
+    │   └── TenantQueueFull         the tenant's share of it is used up
     ├── ReservationLost               another request has the idempotency key meanwhile: nothing was submitted
     ├── BrokerError
     │   ├── BrokerUnavailable         did not run: retry freely
@@ -97,6 +98,16 @@ class QueueFull(QueueCoreError):
         super().__init__(f"the queue of {model} holds its maximum of {limit} waiting jobs")
         self.model = model
         self.limit = limit
+
+
+class TenantQueueFull(QueueFull):
+    """So many jobs of this tenant are pending in the queue already; nothing was submitted, and others still can."""
+
+    code = "tenant_queue_full"
+
+    def __init__(self, model: str, limit: int) -> None:
+        super().__init__(model, limit)
+        self.args = (f"the queue of {model} holds {limit} waiting jobs of this tenant, its maximum",)
 
 
 class ReservationLost(QueueCoreError):

@@ -29,6 +29,7 @@ from queuecore.testing.servers import ValkeyProcess
 CHANGES = {(source, target) for _, source, target in TRANSITIONS}
 LIMITS = QueueLimits(lease_ms=60_000, max_pending=4, max_reap_attempts=2, pending_max_age_ms=400_000)
 IDS = ["j1", "j2", "j3", "j4", "j5"]
+CAPPED = "acme"
 T = TypeVar("T")
 
 
@@ -91,11 +92,12 @@ class QueueMachine(RuleBasedStateMachine):
         now = self.clock()
         new = NewJob(
             id=job_id,
-            fields={"params": '{"a": []}'},
+            fields={"params": '{"a": []}', "tenant": CAPPED if job_id in IDS[::2] else "other"},
             priority=self.memory.first if first else self.memory.usual,
             not_before=None if delay is None else now + delay,
             deadline=None if deadline is None else now + deadline,
             ordering_key=key,
+            tenant_cap=2 if job_id in IDS[::2] else None,
         )
         _ = self.both(lambda stand: stand.broker.submit(new), repeat=repeat)
 

@@ -19,6 +19,8 @@ NAMES = scripts.names()
 EDGE = [f"edge/{path.stem}" for path in sorted((LUA / "edge").glob("*.lua"))]  # the gateway's own
 ALL = [*NAMES, *EDGE]
 READS = {
+    "SCARD",
+    "SRANDMEMBER",
     "HGET",
     "HGETALL",
     "HEXISTS",

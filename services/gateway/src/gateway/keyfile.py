@@ -1,7 +1,7 @@
 """API keys: ``GATEWAY_API_KEYS_FILE``, YAML, read again when it changes.
 
     tenants:
-      acme: {requests_per_minute: 600, upload_bytes_per_day: 10000000000}    # each is optional, unset = no limit
+      acme: {requests_per_minute: 600, upload_bytes_per_day: 10000000000, pending_jobs: 500}    # each is optional
     keys:
       - {name: ci, tenant: acme, sha256: 9f86d0…, rights: [submit, read, cancel]}
 
@@ -43,6 +43,7 @@ class Limits(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
     requests_per_minute: Amount | None = None
     upload_bytes_per_day: Amount | None = None
+    pending_jobs: Amount | None = None  # that may wait in the queue of one model; atomic with submit
 
 
 class _Key(msgspec.Struct, frozen=True, forbid_unknown_fields=True):

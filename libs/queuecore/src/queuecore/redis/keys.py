@@ -207,6 +207,10 @@ class QueueKeys(NamedTuple):
         """String with a TTL, `<fence>:<claim_id>`; a seed-protocol relay writes its own value."""
         return f"{self.base}:lease:{job_id}"
 
+    def tenant(self, tenant: str) -> str:
+        """Set of the tenant's pending jobs, kept for tenants that have a cap."""
+        return f"{self.base}:tenant:{tenant}"
+
     def ordered(self, ordering_key: str) -> str:
         """List of ids that wait for an earlier job of their key."""
         return f"{self.base}:ordered:{ordering_key}"

@@ -30,6 +30,7 @@ from queuecore.errors import (
     QueueFull,
     ReservationLost,
     ScriptContractError,
+    TenantQueueFull,
     WrongState,
 )
 from queuecore.job import JobRecord, Status
@@ -88,7 +89,7 @@ class RedisVerbs(Broker):
         if job.ordering_key:
             fields["ordering_key"] = job.ordering_key
         fields |= self._entry_fields(job)
-        held = job.reservation
+        held, cap = job.reservation, self.tenant_cap(job)
         reply = await self._run(
             "submit",
             job.id,
@@ -97,6 +98,7 @@ class RedisVerbs(Broker):
             idem=names.idempotency(held.scope) if held else names.NO_IDEMPOTENCY,
             token=held.token if held else "",
             fingerprint=held.fingerprint if held else "",
+            tenant_cap="" if cap is None else cap,
         )
         match reply:
             case ["created", status, created_at]:
@@ -105,6 +107,8 @@ class RedisVerbs(Broker):
                 return Submitted(created=False, status=Status(status))
             case ["unreserved"]:
                 raise ReservationLost("another request with this Idempotency-Key is or was being accepted")
+            case ["tenant_full"] if cap is not None:
+                raise TenantQueueFull(self.model, cap)
             case ["full"]:
                 raise QueueFull(self.model, self.limits.max_pending)
             case _:

@@ -29,7 +29,7 @@ from queuecore.broker import (
     Submitted,
     Worker,
 )
-from queuecore.errors import ClaimLost, JobExpired, JobNotFound, QueueFull, ReservationLost, WrongState
+from queuecore.errors import ClaimLost, JobExpired, JobNotFound, QueueFull, ReservationLost, TenantQueueFull, WrongState
 from queuecore.job import JobRecord, Status, record_from_fields
 from queuecore.reservation import LIFE_MS, Answered, Held, Reply, Reservation, Reservations, Reserved, Scope
 from queuecore.testing.buckets import MemoryBuckets
@@ -116,6 +116,8 @@ class MemoryBroker(Broker):
         if held and reply[0] == "created":
             keys.settle(job.id, held)
         self._queue.pump()
+        if reply == ("tenant_full",):
+            raise TenantQueueFull(self.model, self.tenant_cap(job) or 0)
         if reply == ("full",):
             raise QueueFull(self.model, self.limits.max_pending)
         if reply[0] == "created":

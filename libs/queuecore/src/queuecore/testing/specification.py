@@ -318,6 +318,10 @@ class Specification:
         waiting = len(state.pending) + len(state.paused) + len(state.delayed) + sum(map(len, state.ordered.values()))
         if waiting >= self.limits.max_pending:
             return ("full",)
+        caps = [one for one in (self.limits.max_pending_per_tenant, new.tenant_cap) if one is not None]
+        tenant = new.fields.get("tenant", "")
+        if caps and self.pending_of(tenant) >= min(caps):
+            return ("tenant_full",)
         state.seq += 1
         job = Job(
             new.id,
@@ -332,6 +336,13 @@ class Specification:
         state.jobs[new.id] = job
         self.admit_in_order(job, now)
         return "created", Status.PENDING
+
+    def pending_of(self, tenant: str) -> int:
+        """Jobs of this tenant that have no verdict and no owner, wherever they wait."""
+        return sum(
+            job.status is Status.PENDING and dict(job.fields).get("tenant", "") == tenant
+            for job in self.state.jobs.values()
+        )
 
     @property
     def peeks(self) -> bool:

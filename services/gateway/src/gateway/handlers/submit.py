@@ -135,7 +135,7 @@ async def _accept(edge: Edge, intake: Intake, origin: Origin, hold: Hold | None)
         "submit", model, job_id=job_id, parent=origin.traceparent, started_ns=origin.began_ns
     ) as span:
         fields = _fields(accepted, origin.caller.tenant, key) | {"traceparent": span.traceparent}
-        record = await _record(edge, job_id, accepted, fields, hold)
+        record = await _record(edge, job_id, accepted, fields, hold, tenant_cap=origin.caller.limits.pending_jobs)
     metrics.JOBS_SUBMITTED.labels(model).inc()
     edge.rates[model].submitted.tick()
     metrics.UPLOAD_BYTES.labels(model).inc(accepted.size)
@@ -202,7 +202,9 @@ def _fields(accepted: Accepted, tenant: str, key: str) -> dict[str, str]:
     }
 
 
-async def _record(edge: Edge, job_id: str, accepted: Accepted, fields: dict[str, str], hold: Hold | None) -> JobRecord:
+async def _record(
+    edge: Edge, job_id: str, accepted: Accepted, fields: dict[str, str], hold: Hold | None, *, tenant_cap: int | None
+) -> JobRecord:
     submission = accepted.submission
     broker = edge.brokers[submission.model]
     job = NewJob(
@@ -213,6 +215,7 @@ async def _record(edge: Edge, job_id: str, accepted: Accepted, fields: dict[str,
         deadline=submission.deadline,
         ordering_key=submission.ordering_key,
         reservation=hold.reservation(accepted) if hold else None,
+        tenant_cap=tenant_cap,
     )
     try:
         made = await submit_surely(broker, job)

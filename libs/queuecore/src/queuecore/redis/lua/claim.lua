@@ -76,6 +76,7 @@ if claims == 1 then
   redis.call("HSET", KEYS[1], "queue_wait_ms", ms(now - math.max(count_of(rec, "created_at"), count_of(rec, "not_before"))))
 end
 redis.call("HDEL", KEYS[1], "returned", "return_to")
+count_no_more(base, id, rec)
 redis.call("ZREM", base .. ":waiting", id)
 redis.call("ZREM", base .. ":deadlines", id)
 redis.call("ZREM", base .. ":missing", id)

@@ -60,7 +60,7 @@ end
 local due = ARGV[4] ~= "" and now + ARGV[4]
 if due and not (rec.deadline and tonumber(rec.deadline) <= due) then
   leave(base, id, rec)
-  await_again(id, rec)
+  await_again(base, id, rec)
   fields[2] = settled .. "pending"
   redis.call("HSET", KEYS[1], unpack(fields))
   delay(base, id, rec, due, "tail")

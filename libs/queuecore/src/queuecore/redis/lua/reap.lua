@@ -54,6 +54,7 @@ if not by_client and lease_is_live(base, id, rec, now) then
   end
   redis.call("HSET", KEYS[1], "status", "processing", "fence", ms(count_of(rec, "fence") + 1), "claim_id", "foreign",
     "owner", "foreign", "started_at", ms(now), "claims", count_of(rec, "claims") + 1)
+  count_no_more(base, id, rec)
   redis.call("ZREM", base .. ":waiting", id)
   redis.call("ZREM", base .. ":deadlines", id)
   changed(base, id)

@@ -41,6 +41,7 @@ redis.call("HSET", KEYS[1], "status", "pending", "generation", ms(ARGV[2] + 1), 
   "queued_at", ms(now))
 redis.call("ZADD", base .. ":jobs", rec.created_at or "0", id)
 rec.not_before, rec.status, rec.queued_at = nil, "pending", ms(now)
+count_waiting(base, id, rec)
 admit_in_order(base, id, rec, now)
 changed(base, id)
 return { "redriven" }

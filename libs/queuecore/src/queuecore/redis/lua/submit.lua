@@ -8,17 +8,30 @@
 -- ARGV[3]  fields        JSON object of record fields, all strings; values are opaque here
 -- ARGV[4]  token         the reservation's; "" = the request had no key
 -- ARGV[5]  fingerprint   of the request
--- ARGV[6]  now           test clock in ms; "" means the server's clock
+-- ARGV[6]  tenant_cap    jobs of this job's tenant that may wait; "" = no cap, and nothing of it is written
+-- ARGV[7]  now           test clock in ms; "" means the server's clock
 --
 -- Returns  {"created", "pending", created_at}
 --          {"exists", status}      this id was submitted before; nothing changed
 --          {"unreserved"}          another request has the Idempotency-Key meanwhile; nothing changed
 --          {"full"}                max_pending jobs wait already; nothing changed
+--          {"tenant_full"}         so many of its tenant's wait already; nothing changed
 --
 -- Invariant  A record exists if and only if its job was acknowledged or is about to be.
 -- @include record
 -- @include place
 -- @include wait
+
+-- strays_of(set): some members that are not pending: an operator removed their record, or an older script claimed them.
+local function strays_of(set)
+  local found = {}
+  for _, other in ipairs(redis.call("SRANDMEMBER", set, 100)) do
+    if redis.call("HGET", "job:" .. other, "status") ~= "pending" then
+      found[#found + 1] = other
+    end
+  end
+  return found
+end
 
 local id, base = ARGV[1], KEYS[2]
 local known = redis.call("HGET", KEYS[1], "status")
@@ -32,10 +45,24 @@ end
 if waiting_count(base) >= tonumber(ARGV[2]) then
   return { "full" }
 end
+local rec = cjson.decode(ARGV[3]) -- strings only: nothing in them is ever encoded again
+local strays, cap = {}, tonumber(ARGV[6])
+if cap then
+  rec.capped = "1"
+  local waiting = redis.call("SCARD", tenant_set(base, rec))
+  if waiting >= cap then
+    strays = strays_of(tenant_set(base, rec))
+    if waiting - #strays >= cap then
+      return { "tenant_full" }
+    end
+  end
+end
 
 -- writes
-local now = now_ms(ARGV[6])
-local rec = cjson.decode(ARGV[3]) -- strings only: nothing in them is ever encoded again
+local now = now_ms(ARGV[7])
+for _, other in ipairs(strays) do
+  redis.call("SREM", tenant_set(base, rec), other)
+end
 local flat = {}
 for name, value in pairs(rec) do
   flat[#flat + 1] = name
@@ -51,5 +78,6 @@ if token ~= "" then -- the answer lives as long as the record: without end now, 
   redis.call("HSET", KEYS[1], "idempotency", KEYS[3])
 end
 redis.call("ZADD", base .. ":jobs", rec.created_at, id)
+count_waiting(base, id, rec)
 admit_in_order(base, id, rec, now)
 return { "created", "pending", rec.created_at }

@@ -4,6 +4,7 @@
 local function verdict(base, id, rec, status, fields, now, retain_ms, tombstone_ms)
   local key, model = "job:" .. id, string.sub(base, 7)
   leave(base, id, rec)
+  count_no_more(base, id, rec)
   redis.call("HDEL", key, "lease_until", "return_to", "returned")
   redis.call("HSET", key, "status", status, "finished_at", ms(now), "expires_at", ms(now + retain_ms), unpack(fields))
   if rec.status == "processing" and rec.started_at then

@@ -66,17 +66,18 @@ local function let_next_in(base, id, rec, now)
   end
 end
 
--- await_again(id, rec): no longer claimed; the fence and claim_id stay, so that valid work can still complete.
-local function await_again(id, rec)
+-- await_again(base, id, rec): no longer claimed; the fence and claim_id stay, so that valid work can still complete.
+local function await_again(base, id, rec)
   redis.call("HSET", "job:" .. id, "status", "pending")
   redis.call("HDEL", "job:" .. id, "lease_until", "execute_until", "owner", "owner_client", "started_at")
   rec.status = "pending"
+  count_waiting(base, id, rec)
 end
 
 -- requeue(base, id, rec): back where it was.
 local function requeue(base, id, rec)
   unhold(base, id, rec)
-  await_again(id, rec)
+  await_again(base, id, rec)
   note_waiting(base, id, rec)
   put_back(base, id, rec)
   changed(base, id)
