@@ -44,6 +44,12 @@ def path(tmp_path: Path) -> Path:
 
 
 @pytest.fixture
+def capped(path: Path) -> Path:
+    _ = path.write_text(FILE.replace("requests_per_minute: 5, upload_bytes_per_day: 10", "pending_jobs: 2"))
+    return path
+
+
+@pytest.fixture
 async def keyed(make_stack: MakeStack, path: Path) -> Stack:
     return await make_stack(auth="api-key", api_keys_file=str(path))
 
@@ -152,9 +158,8 @@ async def test_tenants_have_their_requests_and_the_headers_say_what_is_left(keye
 
 
 @requirement("submit:submit:tenant-cap")
-async def test_tenants_have_their_pending_jobs_in_each_queue(make_stack: MakeStack, path: Path) -> None:
-    _ = path.write_text(FILE.replace("requests_per_minute: 5, upload_bytes_per_day: 10", "pending_jobs: 2"))
-    stack = await make_stack(auth="api-key", api_keys_file=str(path))
+async def test_tenants_have_their_pending_jobs_in_each_queue(make_stack: MakeStack, capped: Path) -> None:
+    stack = await make_stack(auth="api-key", api_keys_file=str(capped))
     for _ in range(2):
         assert (await submit(stack, "a")).status_code == 202
 
