@@ -166,6 +166,9 @@ GUARANTEES: Final[Mapping[str, Guarantee]] = {
         {
             "place:release:back-at-the-head": Requirement("A released job is the next to be claimed."),
             "place:reap:older-first": Requirement("Among redelivered jobs the older one is claimed first."),
+            "claim:sortedset:fair-share": Requirement(
+                "Where tenants take turns, at most 2 (N - 1) jobs of others are claimed before a tenant's first (ADR 0008)."
+            ),
         },
     ),
     "G6": Guarantee(

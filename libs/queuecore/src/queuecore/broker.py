@@ -54,6 +54,7 @@ class QueueLimits(NamedTuple):
     batch_size: int = 10  # entries that one peek of a sorted set looks at
     reclaim_interval_ms: int = 0  # pause between looks at a sorted set's leases, where it is longer than the reaper's
     result_dedup_ms: int = 21_600_000  # how long a sorted set's duplicate marker lives
+    fair_share: bool = False  # sorted sets: tenants take turns, the order holds within each (ADR 0008)
     result_list: bool = False  # sorted sets: push every verdict to results:<name>
 
 

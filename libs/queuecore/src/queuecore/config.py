@@ -21,13 +21,13 @@ from queuecore.settings import CommonSettings
 Transport = Literal["list", "sortedset", "stream"]
 T = TypeVar("T", bound=msgspec.Struct)
 _SORTED_SET_KEYS: Final = (
-    "claim_lease_ttl_seconds", "claim_reclaim_interval_ms", "result_dedup_ttl_seconds", "result_list",
+    "claim_lease_ttl_seconds", "claim_reclaim_interval_ms", "result_dedup_ttl_seconds", "result_list", "fair_share",
 )  # fmt: skip
 # First words of key names behind `relay:<model>:` and `queue:<model>:`: a second model may not be named into them.
 _KEY_WORDS: Final = frozenset({
     "pending", "processing", "lease", "first-seen", "delayed", "paused", "ordered", "ordering", "deadletter", "outbox",
     "jobs", "tenant", "waiting", "missing", "deadlines", "state", "cancel", "stream", "completed", "changed",
-    "claimed", "claim-owners", "claims-idx", "bell",
+    "claimed", "claim-owners", "claims-idx", "bell", "tenants",
 })  # fmt: skip
 PositiveInt = Annotated[int, Meta(ge=1)]
 UrlPath = Annotated[str, Meta(pattern=r"^/[\x21-\x7e]*$")]
@@ -71,6 +71,7 @@ class ModelConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_on
     result_dedup_ttl_seconds: PositiveInt | None = None
     batch_size: PositiveInt = 10
     result_list: bool = False
+    fair_share: bool = False
 
     def operation(self, name: str) -> Operation:
         """The named operation; ``KeyError`` when the model has none of that name."""
@@ -161,6 +162,7 @@ def queue_limits(model: ModelConfig, common: CommonSettings) -> QueueLimits:
         reclaim_interval_ms=reclaim_ms,
         result_dedup_ms=1000 * dedup_seconds,
         result_list=model.result_list,
+        fair_share=model.fair_share,
         max_pending=model.max_pending,
         max_pending_per_tenant=model.max_pending_per_tenant,
         max_reap_attempts=common.max_reap_attempts,

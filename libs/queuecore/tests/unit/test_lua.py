@@ -28,6 +28,7 @@ READS = {
     "LPOS",
     "LRANGE",
     "ZCARD",
+    "ZRANGE",
     "ZRANGEBYSCORE",
     "ZSCORE",
     "EXISTS",

@@ -169,6 +169,15 @@ class QueueKeys(NamedTuple):
         return f"{self.queue}:claims-idx"
 
     @property
+    def tenants(self) -> str:
+        """Its zset tenant -> tag, where tenants take turns; `:idle` beside it is of those that have nothing to run."""
+        return f"{self.queue}:tenants"
+
+    def row(self, tenant: str) -> str:
+        """Its zset id -> score of one tenant's waiting jobs, where tenants take turns."""
+        return f"{self.queue}:tenant:{tenant}"
+
+    @property
     def bell(self) -> str:
         """Its doorbell, a list; `:listeners` beside it is a zset of the workers that wait."""
         return f"{self.queue}:bell"

@@ -7,6 +7,7 @@ from types import MappingProxyType
 from typing import Final
 
 from queuecore.broker import NewJob, QueueLimits
+from queuecore.redis import scripts
 from queuecore.redis.broker import Depths
 from queuecore.redis.client import Link
 from queuecore.redis.peeking import PeekingBroker
@@ -36,6 +37,8 @@ class SortedSetBroker(PeekingBroker):
             fields["rank"] = str(RANKS_MS[job.priority])
         elif job.deadline is None:
             fields["rank"] = str(self.limits.pending_max_age_ms)
+        if self.limits.fair_share:
+            fields["fair"] = "1"
         if self.limits.result_list:
             fields["result_list"] = "1"
         return fields
@@ -43,6 +46,12 @@ class SortedSetBroker(PeekingBroker):
     # -- looking ------------------------------------------------------------------------------------------------
 
     async def _peek(self, before: Sequence[Sequence[str | int]]) -> Sequence[str]:
+        if self.limits.fair_share:
+            for reply in await self._link.pipeline(before):
+                _ = self._checked(reply)
+            return await scripts.load("edge/peek_fair", "")(
+                self._link, {"queue": self.keys.queue, "paused": self.keys.paused, "limit": self.limits.batch_size}
+            )
         *_, peeked = await self._link.pipeline([*before, ("ZRANGE", self.keys.queue, 0, self.limits.batch_size - 1)])
         return self._checked(peeked)
 

@@ -237,6 +237,7 @@ class RedisSortedSetOperator(Operator):
     async def residue(self) -> list[str]:
         keys = self._keys
         allowed = {keys.jobs, keys.outbox, keys.deadletter, keys.state, keys.bell, f"{keys.bell}:listeners"}
+        allowed.add(f"{keys.tenants}:idle")
         found: list[str] = [
             *await self._link.call("KEYS", f"{keys.base}:*"), *await self._link.call("KEYS", f"{keys.queue}*")
         ]  # fmt: skip

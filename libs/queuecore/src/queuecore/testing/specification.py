@@ -56,6 +56,10 @@ class Job:
     result: tuple[tuple[str, str], ...] = ()  # error and result fields of the verdict
 
     @property
+    def tenant(self) -> str:
+        return dict(self.fields).get("tenant", "")
+
+    @property
     def terminal(self) -> bool:
         return self.status in TERMINAL
 
@@ -91,6 +95,9 @@ class State:
     breaker: int = 0
     duplicates: int = 0
     entries: int = 0
+    tags: dict[str, int] = field(default_factory=dict)  # tenant -> tag, of tenants that have something to run
+    idle_tags: dict[str, int] = field(default_factory=dict)  # of others, while it is ahead of ``served``
+    served: int = 0
     changes: list[tuple[str, str]] = field(default_factory=list)  # (channel, id) since last taken
 
     def copy(self) -> State:
@@ -139,11 +146,40 @@ class Specification:
         state = self.state
         for one in (state.pending, state.paused, state.processing):
             one[:] = [other for other in one if other != job_id]
+        self.note_turns(job)
         for register in (state.delayed, state.first_seen, state.missing, state.foreign_leases):
             _ = register.pop(job_id, None)
         if job is not None and job.ordering_key in state.ordered:
             kept = [other for other in state.ordered[job.ordering_key] if other != job_id]
             self._set_ordered(job.ordering_key, kept)
+
+    def row(self, tenant: str) -> list[str]:
+        """What of this tenant could run now or is paused, in its order."""
+        state = self.state
+        waiting = [*state.pending, *state.paused]
+        return [one for one in waiting if one in state.jobs and state.jobs[one].tenant == tenant]
+
+    def note_turns(self, job: Job | None) -> None:
+        """Its tenant has something to run now, or no more: a tenant that comes back has saved nothing up (ADR 0008)."""
+        if job is None or not self.limits.fair_share:
+            return
+        state, tenant = self.state, job.tenant
+        if self.row(tenant):
+            if tenant not in state.tags:
+                state.tags[tenant] = max(state.idle_tags.pop(tenant, 0), state.served)
+        elif tenant in state.tags:
+            tag = state.tags.pop(tenant)
+            if tag > state.served:
+                state.idle_tags[tenant] = tag
+
+    def charge(self, job: Job) -> None:
+        """Its tenant was served."""
+        state, tenant = self.state, job.tenant
+        if self.limits.fair_share:
+            where = state.tags if tenant in state.tags else state.idle_tags
+            state.served = max(where.get(tenant, 0), state.served)
+            where[tenant] = state.served + 1
+            state.idle_tags = {one: tag for one, tag in state.idle_tags.items() if tag > state.served}
 
     def _set_ordered(self, key: str, ids: list[str]) -> None:
         if ids:
@@ -172,6 +208,7 @@ class Specification:
         known = [one for one in waiting if one in self.state.jobs]
         at = bisect.bisect(known, self.rank(job.id), key=self.rank)
         waiting.insert(waiting.index(known[at]) if at < len(known) else len(waiting), job.id)
+        self.note_turns(job)
 
     def enter(self, job: Job, *, at_tail: bool = False) -> None:
         """Among those that wait: priority at the head, unless it comes back from a retry; or by rank."""
@@ -339,10 +376,7 @@ class Specification:
 
     def pending_of(self, tenant: str) -> int:
         """Jobs of this tenant that have no verdict and no owner, wherever they wait."""
-        return sum(
-            job.status is Status.PENDING and dict(job.fields).get("tenant", "") == tenant
-            for job in self.state.jobs.values()
-        )
+        return sum(job.status is Status.PENDING and job.tenant == tenant for job in self.state.jobs.values())
 
     @property
     def peeks(self) -> bool:
@@ -350,8 +384,13 @@ class Specification:
         return self.limits.order != "arrival"
 
     def peek(self) -> str | None:
-        """The entry at the head, which stays there."""
-        return self.state.pending[0] if self.state.pending else None
+        """The entry whose turn it is, which stays there."""
+        pending, tags = self.state.pending, self.state.tags
+        for tenant in sorted(tags, key=lambda one: (tags[one], one.encode())):
+            for one in self.row(tenant):
+                if one in pending:
+                    return one
+        return pending[0] if pending else None
 
     def hold(self, job_id: str) -> bool:
         """Out of pending and into processing, if it stands there."""
@@ -359,6 +398,7 @@ class Specification:
         if offered:
             self.state.pending.remove(job_id)
             self.state.processing.append(job_id)
+            self.note_turns(self.state.jobs.get(job_id))
         return offered
 
     def move_back(self) -> None:
@@ -406,6 +446,7 @@ class Specification:
         if job.deadline is not None and job.deadline <= now:
             self.verdict(job, Status.EXPIRED, now, {"error_code": "deadline_exceeded"})
             return "expired"
+        self.charge(job)
         job.claims += 1
         job.fence += 1
         job.status, job.claim_id, job.owner, job.owner_client = Status.PROCESSING, claim_id, owner, client

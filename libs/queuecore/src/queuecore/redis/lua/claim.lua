@@ -77,6 +77,7 @@ if claims == 1 then
 end
 redis.call("HDEL", KEYS[1], "returned", "return_to")
 count_no_more(base, id, rec)
+charge(base, rec)
 redis.call("ZREM", base .. ":waiting", id)
 redis.call("ZREM", base .. ":deadlines", id)
 redis.call("ZREM", base .. ":missing", id)

@@ -137,6 +137,9 @@ local function show_waiting(base)
   end
 end
 
+-- charge(base, rec): its tenant was served; only sorted sets let tenants take turns.
+local function charge() end
+
 -- note_verdict(base, id, rec, status, payload): what a transport's own readers are told; lists have none.
 local function note_verdict() end
 

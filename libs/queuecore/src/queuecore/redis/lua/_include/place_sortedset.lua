@@ -1,5 +1,6 @@
 -- Where a job of the sorted-set transport stands (seed 002): queue:<n> by score, or in the claim's three registers.
 -- @include bell
+-- @include turns
 
 local function zset_of(base)
   return "queue:" .. string.sub(base, 7)
@@ -26,6 +27,7 @@ local function hold(base, id, rec)
     redis.call("ZREM", queue, id)
     redis.call("HSET", queue .. ":claimed", id, id, id .. ":score", score)
     redis.call("ZADD", queue .. ":claims-idx", "NX", rec.lease_until or "0", id)
+    unfile(base, id, rec)
   end
   return score ~= false
 end
@@ -74,6 +76,7 @@ local function leave(base, id, rec)
   redis.call("ZREM", queue .. ":claims-idx", id)
   redis.call("ZREM", queue, id)
   redis.call("ZREM", base .. ":paused", id)
+  unfile(base, id, rec)
   redis.call("ZREM", base .. ":delayed", id)
   if rec.ordering_key and redis.call("LREM", base .. ":ordered:" .. rec.ordering_key, 0, id) > 0 then
     redis.call("HINCRBY", base .. ":state", "ordered", -1)
@@ -104,8 +107,9 @@ local function score_of(rec)
   return tonumber(rec.deadline) or count_of(rec, "created_at")
 end
 
-local function place(base, id, score)
+local function place(base, id, rec, score)
   redis.call("ZADD", waiting_key(base), score, id)
+  file(base, id, rec, score)
   if redis.call("HEXISTS", base .. ":state", "paused") == 0 then
     ring(zset_of(base) .. ":bell")
   end
@@ -113,12 +117,12 @@ end
 
 -- enter(base, id, rec, at_tail, now): among those that wait, by score. Ids are time-ordered, so ties sort by age.
 local function enter(base, id, rec)
-  place(base, id, ms(score_of(rec)))
+  place(base, id, rec, ms(score_of(rec)))
 end
 
 -- put_back(base, id, rec): where it was (G5): the score it was claimed with.
 local function put_back(base, id, rec)
-  place(base, id, rec.score or ms(score_of(rec)))
+  place(base, id, rec, rec.score or ms(score_of(rec)))
 end
 
 -- waiting_count(base): what max_pending bounds.

@@ -351,6 +351,9 @@ local function waiting_count(base)
   return count
 end
 
+-- charge(base, rec): its tenant was served; only sorted sets let tenants take turns.
+local function charge() end
+
 -- note_verdict(base, id, rec, status, payload): streams have no readers of their own.
 local function note_verdict() end
 
