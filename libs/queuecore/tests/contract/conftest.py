@@ -16,7 +16,7 @@ from queuecore.settings import CommonSettings, Secret
 from queuecore.testing.clock import ManualClock
 from queuecore.testing.memory import MemoryQueue
 from queuecore.testing.operator import MemoryOperator, Stand, operator_of
-from queuecore.testing.servers import ValkeyProcess
+from queuecore.testing.servers import ValkeyProcess, redis7_binary
 
 LIMITS = QueueLimits(
     lease_ms=60_000, max_pending=5, max_reap_attempts=3, pending_max_age_ms=86_400_000, retention=Retention()
@@ -27,12 +27,19 @@ KINDS = [
     *(f"memory-{order}" for order in ORDERS),
     *(f"{transport}-resp{version}" for transport in ("list", "sortedset", "stream") for version in (2, 3)),
     "priority-resp3",  # the sorted set's other order
+    *(f"{transport}-redis7-resp{version}" for transport in ("list", "sortedset", "stream") for version in (2, 3)),
 ]
 
 
 @pytest.fixture(scope="session")
 def valkey() -> Iterator[ValkeyProcess]:
     with ValkeyProcess() as server:
+        yield server
+
+
+@pytest.fixture(scope="session")
+def redis7() -> Iterator[ValkeyProcess]:
+    with ValkeyProcess(binary=redis7_binary()) as server:
         yield server
 
 
@@ -45,7 +52,7 @@ async def stand(request: pytest.FixtureRequest) -> AsyncIterator[Stand]:
         broker = queue.broker("m", LIMITS._replace(order=ORDERS[two]))
         yield Stand(broker, MemoryOperator(queue, "m"), clock)
         return
-    server: ValkeyProcess = request.getfixturevalue("valkey")
+    server: ValkeyProcess = request.getfixturevalue("redis7" if "redis7" in two else "valkey")
     link = Link(CommonSettings(redis_url=Secret(server.url)), name="contract", protocol=int(two[-1]))
     _ = await link.call("FLUSHALL")
     limits = LIMITS._replace(order=ORDERS[one])

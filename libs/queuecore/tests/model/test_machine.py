@@ -34,7 +34,7 @@ from queuecore.testing.clock import ManualClock
 from queuecore.testing.memory import MemoryBroker, MemoryQueue
 from queuecore.testing.operator import MemoryOperator, Stand, operator_of
 from queuecore.testing.requirement import requirement
-from queuecore.testing.servers import ValkeyProcess
+from queuecore.testing.servers import ValkeyProcess, redis7_binary
 
 CHANGES = {(source, target) for _, source, target in TRANSITIONS}
 LIMITS = QueueLimits(lease_ms=60_000, max_pending=4, max_reap_attempts=2, pending_max_age_ms=400_000)
@@ -322,14 +322,23 @@ async def _sorted(work: Awaitable[Any]) -> list[Any]:
 
 @pytest.mark.timeout(300)
 @pytest.mark.parametrize(
-    ("order", "fair"),
-    [("arrival", False), ("lanes", False), ("deadline", False), ("priority", False), ("deadline", True)],
+    ("order", "fair", "kind"),
+    [
+        ("arrival", False, "valkey"),
+        ("lanes", False, "valkey"),
+        ("deadline", False, "valkey"),
+        ("priority", False, "valkey"),
+        ("deadline", True, "valkey"),
+        ("arrival", False, "redis7"),
+        ("lanes", False, "redis7"),
+        ("deadline", True, "redis7"),
+    ],
 )
 @requirement("contract:any:memory-and-redis-agree", "job:any:in-one-place")
 def test_redis_answers_and_ends_like_the_specification(
-    request: pytest.FixtureRequest, order: Order, *, fair: bool
+    request: pytest.FixtureRequest, order: Order, kind: str, *, fair: bool
 ) -> None:
-    with ValkeyProcess() as server:
+    with ValkeyProcess(binary=redis7_binary() if kind == "redis7" else None) as server:
         QueueMachine.server, QueueMachine.order, QueueMachine.fair = server, order, fair
         run_state_machine_as_test(
             QueueMachine,
