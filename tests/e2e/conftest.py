@@ -107,7 +107,8 @@ def judge(cluster: Cluster, history: History, nemesis: Nemesis, workload: Worklo
             *(problem for checker in more for problem in checker(ops)),
         ]
         assert problems == []
-        _ = eventually(lambda: not checkers.drained(cluster.queue_dump()), within=30, every=0.5, what="drained")
+        # A verdict whose acknowledgement was lost with the server is given out once more after a minute.
+        _ = eventually(lambda: not checkers.drained(cluster.queue_dump()), within=100, every=0.5, what="drained")
         assert cluster.refused_commands() == []
 
     return check
