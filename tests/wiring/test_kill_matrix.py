@@ -113,17 +113,20 @@ async def kill_at_each(points: list[str], make: Callable[[int], Yard]) -> None:
 
 
 @pytest.mark.timeout(600)
+@pytest.mark.parametrize("transport", LOOKS)
 @requirement("server:kill:nothing-lost-with-always")
-async def test_a_server_killed_at_any_call_loses_nothing_with_appendfsync_always(mock: Mock, tmp_path: Path) -> None:
+async def test_a_server_killed_at_any_call_loses_nothing_with_appendfsync_always(
+    mock: Mock, tmp_path: Path, transport: Transport
+) -> None:
     with ValkeyProcess(appendonly="always") as server:
-        first = Yard(server, mock, tmp_path / "first", model="first")
+        first = Yard(server, mock, tmp_path / "first", model="first", transport=transport)
         _ = await first.finished_by_a_relay(CONTENT)
         job_id = await first.submit(CONTENT)
         points = [point for point in dict.fromkeys(await passed_points(first, "relay")) if "http receive" not in point]
         _ = await first.check_one_good_end(job_id, CONTENT)
         await first.aclose()
         for number, point in enumerate(points):
-            yard = Yard(server, mock, tmp_path / f"p{number}", model=f"p{number}")
+            yard = Yard(server, mock, tmp_path / f"p{number}", model=f"p{number}", transport=transport)
             job_id = await yard.submit(CONTENT)
             log = yard.directory / "points"
             process = await yard.relay(
@@ -149,9 +152,10 @@ async def test_a_server_killed_at_any_call_loses_nothing_with_appendfsync_always
 
 
 @pytest.mark.timeout(300)
+@pytest.mark.parametrize("transport", LOOKS)
 @requirement("reap:kill:reaper-killed-anywhere")
 async def test_a_reaper_killed_at_any_call_loses_and_doubles_nothing(
-    valkey: ValkeyProcess, mock: Mock, tmp_path: Path
+    valkey: ValkeyProcess, mock: Mock, tmp_path: Path, transport: Transport
 ) -> None:
     quick = {"REAPER_DEATH_GRACE_SECONDS": "0.2", "REAPER_INTERVAL_SECONDS": "1"}
 
@@ -170,7 +174,7 @@ async def test_a_reaper_killed_at_any_call_loses_and_doubles_nothing(
     async def requeued(yard: Yard, job_id: str) -> bool:
         return (await yard.status(job_id)).reaps == 1
 
-    first = Yard(valkey, mock, tmp_path / "first", model="first")
+    first = Yard(valkey, mock, tmp_path / "first", model="first", transport=transport)
     await first.flush()
     job_id = await orphan(first)
     log = first.directory / "points"
@@ -186,7 +190,7 @@ async def test_a_reaper_killed_at_any_call_loses_and_doubles_nothing(
 
     async def kill_at(number: int, point: str) -> None:
         async with limit:
-            yard = Yard(valkey, mock, tmp_path / f"p{number}", model=f"p{number}")
+            yard = Yard(valkey, mock, tmp_path / f"p{number}", model=f"p{number}", transport=transport)
             job_id = await orphan(yard)
             reaper = await yard.reaper(
                 faultpoint=True, FAULT_LOG=str(yard.directory / "points"), FAULT_AT=point, **quick

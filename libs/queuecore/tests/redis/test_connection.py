@@ -351,3 +351,33 @@ async def test_opening_a_queue_sends_nothing_and_an_unknown_transport_is_refused
     queue = RedisQueue(CommonSettings(redis_url=Secret("redis://127.0.0.1:1/0")), name="t")
     await queue.aclose()
     await asyncio.sleep(0)
+
+
+@requirement("unknown:any:link-errors-told-apart")
+async def test_a_server_that_loads_its_data_ran_nothing() -> None:
+    """A restart with a large AOF: each command is answered -LOADING, a pipeline of reads too."""
+
+    serving: set[object] = set()
+
+    async def loading(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        serving.add(writer)
+        while command := await reader.read(65536):
+            for one in command.split(b"\r\n$")[1:]:  # the first bulk string of each command is its name
+                name = one.partition(b"\r\n")[2].split(b"\r\n")[0]
+                if name in {b"CLIENT", b"SELECT"}:
+                    writer.write(b"+OK\r\n")
+                elif name in {b"GET", b"ZCARD"}:
+                    writer.write(b"-LOADING Valkey is loading the dataset in memory\r\n")
+        writer.close()
+        await writer.wait_closed()
+        serving.remove(writer)
+
+    async with await asyncio.start_server(loading, "127.0.0.1", 0) as server:
+        port = server.sockets[0].getsockname()[1]
+        link = Link(CommonSettings(redis_url=Secret(f"redis://127.0.0.1:{port}/0")), name="test", protocol=2)
+        with pytest.raises(BrokerUnavailable, match="loading"):
+            _ = await link.call("GET", "k")
+        with pytest.raises(BrokerUnavailable, match="loading"):
+            _ = await link.pipeline([("GET", "k"), ("ZCARD", "z")])
+        await link.aclose()
+        _ = await eventually(lambda: not serving)

@@ -136,6 +136,8 @@ class Link:
             try:
                 await _send(connection, connection.pack_commands(commands))
                 return [await _read_or_error(connection) for _ in commands]
+            except BusyLoadingError as error:
+                raise BrokerUnavailable(f"Redis: {_say(error)}") from error
             except (RedisError, OSError, TimeoutError) as error:
                 raise OutcomeUnknown(f"Redis: {_say(error)}") from error
 
