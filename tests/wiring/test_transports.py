@@ -10,6 +10,7 @@ import pytest
 
 from queuecore.config import Transport
 from queuecore.testing.clock import eventually
+from queuecore.testing.requirement import requirement
 from queuecore.testing.servers import ValkeyProcess
 from queuecore.testing.yard import Mock, Yard
 
@@ -25,6 +26,7 @@ async def running(yard: Yard, job_id: str) -> None:
     _ = await eventually(look, within=20)
 
 
+@requirement("transport:renew:until-the-drain-ends")
 @pytest.mark.timeout(120)
 @pytest.mark.parametrize("transport", OTHERS)
 async def test_heartbeats_go_on_until_the_drain_ends(
@@ -45,6 +47,7 @@ async def test_heartbeats_go_on_until_the_drain_ends(
     await yard.aclose()
 
 
+@requirement("transport:complete:redis-away")
 @pytest.mark.timeout(120)
 @pytest.mark.parametrize("transport", OTHERS)
 async def test_redis_away_while_a_result_waits_to_be_acknowledged_leaves_one_verdict(
@@ -71,6 +74,7 @@ async def test_redis_away_while_a_result_waits_to_be_acknowledged_leaves_one_ver
         await yard.aclose()
 
 
+@requirement("transport:reap:removed-model")
 @pytest.mark.timeout(120)
 @pytest.mark.parametrize("transport", OTHERS)
 async def test_the_claims_of_a_model_that_left_the_configuration_are_reclaimed(

@@ -18,6 +18,7 @@ from queuecore.redis.list_transport import ListBroker
 from queuecore.redis.sortedset_transport import SortedSetBroker
 from queuecore.settings import CommonSettings, Secret
 from queuecore.testing.clock import ManualClock, eventually
+from queuecore.testing.requirement import requirement
 from queuecore.testing.servers import ValkeyProcess
 
 pytestmark = [pytest.mark.anyio, pytest.mark.redis]
@@ -80,6 +81,7 @@ async def test_a_release_restores_the_score_that_somebody_gave_by_hand(table: Ta
     assert float(await table.link.call("ZSCORE", "queue:m", "j1")) == 7.5
 
 
+@requirement("transport:claim:lapsed-deadline")
 async def test_a_lapsed_deadline_does_not_send_a_job_to_and_fro(table: Table) -> None:
     deadline = table.clock.now_ms + 1_000
     await table.submit("j1", deadline=deadline)
@@ -99,6 +101,7 @@ async def test_a_lapsed_deadline_does_not_send_a_job_to_and_fro(table: Table) ->
     assert (record.status, record.error_code, record.reaps) == ("expired", "deadline_exceeded", 1)
 
 
+@requirement("transport:complete:generations-apart")
 async def test_two_generations_of_one_id_have_a_marker_and_a_result_each(table: Table) -> None:
     strict = SortedSetBroker(table.link, "m", LIMITS._replace(max_reap_attempts=0), clock=table.clock)
     await table.submit("j1")
@@ -116,6 +119,7 @@ async def test_two_generations_of_one_id_have_a_marker_and_a_result_each(table: 
     await strict.aclose()
 
 
+@requirement("transport:complete:duplicate-suppressed")
 async def test_a_duplicate_result_is_counted_and_adds_nothing(table: Table) -> None:
     await table.submit("j1")
     stale = await table.claim()
@@ -130,6 +134,7 @@ async def test_a_duplicate_result_is_counted_and_adds_nothing(table: Table) -> N
     assert await table.link.call("LLEN", "results:m") == 1
 
 
+@requirement("transport:complete:empty-token")
 async def test_an_empty_token_publishes_nothing(table: Table) -> None:
     await table.submit("j1")
     claim = await table.claim()
@@ -142,6 +147,7 @@ async def test_an_empty_token_publishes_nothing(table: Table) -> None:
     assert (await table.broker.get("j1")).status == "pending"
 
 
+@requirement("transport:reap:one-copy")
 async def test_a_retry_copy_and_a_reclaimed_copy_never_both_wait(table: Table) -> None:
     await table.submit("j1")
     stale = await table.claim()
@@ -160,6 +166,7 @@ async def test_a_retry_copy_and_a_reclaimed_copy_never_both_wait(table: Table) -
     assert (counts.pending, counts.processing, counts.delayed) == (0, 0, 1)
 
 
+@requirement("transport:claim:429-behind-fresh")
 async def test_jobs_that_an_upstream_refuses_with_429_do_not_run_before_fresh_ones(table: Table) -> None:
     for number in range(4):
         await table.submit(f"old{number}")
@@ -175,6 +182,7 @@ async def test_jobs_that_an_upstream_refuses_with_429_do_not_run_before_fresh_on
     assert order[:4] == [f"new{number}" for number in range(4)]
 
 
+@requirement("transport:sweep:unparsable-is-said")
 @pytest.mark.parametrize("member", ['{"id": "x"', "nobody's", ""])
 async def test_a_member_that_is_no_job_is_reported_when_it_is_removed(
     table: Table, caplog: pytest.LogCaptureFixture, member: str
@@ -207,6 +215,7 @@ async def test_a_bell_has_no_more_tokens_than_workers_listen_and_none_without(ta
     assert await table.link.call("LLEN", "queue:m:bell") == 2
 
 
+@requirement("transport:claim:doorbell-is-a-wake-up")
 async def test_a_token_eaten_by_a_relay_that_dies_costs_a_second_at_the_most(table: Table) -> None:
     found: list[float] = []
     began = 0.0
@@ -251,6 +260,7 @@ async def test_waiting_workers_are_woken_at_once(table: Table) -> None:
     assert min(later - before for before, later in pairwise(waits)) < 0.2
 
 
+@requirement("transport:any:change-refused")
 async def test_another_transport_is_refused_while_jobs_are_left_and_taken_when_it_is_drained(table: Table) -> None:
     await table.submit("j1")
     lists = ListBroker(table.link, "m", QueueLimits(), clock=table.clock)

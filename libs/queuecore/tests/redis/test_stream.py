@@ -15,6 +15,7 @@ from queuecore.redis.records import fields_of
 from queuecore.redis.stream_transport import StreamBroker
 from queuecore.settings import CommonSettings, Secret
 from queuecore.testing.clock import ManualClock, eventually
+from queuecore.testing.requirement import requirement
 from queuecore.testing.servers import ValkeyProcess
 
 pytestmark = [pytest.mark.anyio, pytest.mark.redis]
@@ -103,6 +104,7 @@ async def test_a_released_entry_keeps_its_place_ahead_of_those_not_delivered(tab
     assert await table.rest() == ["a", "b", "c"]
 
 
+@requirement("transport:stream:xdel")
 async def test_an_undelivered_entry_that_somebody_deleted_comes_back(table: Table) -> None:
     await table.submit("a", "b", "c")
     _ = await table.link.call("XDEL", STREAM, await table.entry_of("b"))
@@ -113,6 +115,7 @@ async def test_an_undelivered_entry_that_somebody_deleted_comes_back(table: Tabl
     assert sorted(await table.rest()) == ["a", "b", "c"]
 
 
+@requirement("transport:stream:trim")
 async def test_a_trim_under_running_released_and_waiting_entries_loses_nothing(table: Table) -> None:
     await table.submit("a", "b", "c")
     running, back = await table.claim("c1"), await table.claim("c2")
@@ -129,6 +132,7 @@ async def test_a_trim_under_running_released_and_waiting_entries_loses_nothing(t
     assert await table.rest() == ["b", "c"]
 
 
+@requirement("transport:stream:dead-consumer")
 async def test_a_consumer_that_an_operator_deleted_takes_no_entry_with_it(table: Table) -> None:
     await table.submit("a", "b")
     _ = await table.broker.release(await table.claim())
@@ -200,6 +204,7 @@ async def test_a_paused_queue_shows_an_empty_stream_and_resuming_keeps_every_pla
     assert (await table.group())["lag"] == 0
 
 
+@requirement("transport:stream:adr-message")
 async def test_the_message_of_the_decision_record_travels_as_params_and_its_run_in_order(table: Table) -> None:
     message = (
         '{"run_id": "r1", "step_id": "s%d", "step_type": "llm", "input": {}, "tenant_id": "t", "agent_id": "a",'
