@@ -53,6 +53,9 @@ GUARANTEES: Final[Mapping[str, Guarantee]] = {
                 "A relay killed before or after any call of a job leaves one verdict, one event, the right bytes, "
                 "and nothing in pending, processing, lease or first-seen."
             ),
+            "reap:any:every-entry-in-turn": Requirement(
+                "However many jobs run, each pass of the reaper looks at the next page of them: none is never looked at."
+            ),
             "reap:kill:reaper-killed-anywhere": Requirement(
                 "A reaper killed between any two of its steps loses and doubles nothing."
             ),

@@ -156,3 +156,24 @@ async def test_a_requeue_into_a_paused_queue_stays_hidden(stand: Stand) -> None:
     stand.clock.advance(LAPSE_MS)
     assert await outcomes(stand) == ["requeued"]
     assert (await stand.operator.places()).paused == ["a"]
+
+
+@requirement("reap:any:every-entry-in-turn")
+async def test_each_pass_looks_at_the_next_page_so_that_every_entry_has_its_turn(stand: Stand) -> None:
+    for name in "abcde":
+        _ = await stand.broker.submit(NewJob(id=name, fields={}))
+    claims = [await take(stand, f"c{number}", f"run:{number}") for number in range(5)]
+    stand.clock.advance(LAPSE_MS - 1_000)
+    for claim in claims[:4]:
+        _ = await stand.broker.renew(claim)
+    stand.clock.advance(1_000)
+
+    reaped = [one for _ in range(4) for one in await stand.broker.reap(limit=2)]
+    owners = [one.job_id for _ in range(4) for one in await stand.broker.owners(limit=2)]
+
+    assert ("e", "requeued") in reaped
+    assert set(owners) == set("abcd")
+    for claim in claims[:4]:
+        _ = await stand.broker.renew(claim)
+    stand.clock.advance(3_600_000)
+    assert sorted([one for _ in range(4) for one in await stand.broker.revoke(grace_ms=0, limit=2)]) == list("abcd")

@@ -36,6 +36,7 @@ class RedisBroker(RedisVerbs):
         super().__init__(link, model, limits, clock=clock)
         self._outbox = Outbox(link, self.keys)
         self._index_cursor = "0"
+        self._held_after: dict[str, str] = {}  # verb -> where its next page begins
 
     @abstractmethod
     async def aclose(self) -> None:
@@ -74,8 +75,20 @@ class RedisBroker(RedisVerbs):
     # -- upkeep -------------------------------------------------------------------------------------------------
 
     @abstractmethod
-    async def _held(self, limit: int) -> Sequence[str]:
-        """Ids of entries that some worker has taken, oldest first."""
+    async def _held(self, limit: int, after: str = "") -> tuple[Sequence[str], str]:
+        """Ids of entries that some worker has taken, oldest first; and where the next page begins, "" at the first."""
+
+    async def _next_held(self, verb: str, limit: int) -> Sequence[str]:
+        """The page behind that of this verb's call before: after enough calls each entry was looked at."""
+        after = self._held_after.get(verb, "")
+        held, self._held_after[verb] = await self._held(limit, after)
+        if not held and after:
+            held, self._held_after[verb] = await self._held(limit)
+        return held
+
+    def _page_of(self, found: Sequence[str], limit: int, after: str) -> tuple[Sequence[str], str]:
+        """A page of a list or zset. What is removed meanwhile moves others into a page that was seen: a round later."""
+        return list(dict.fromkeys(found)), str(int(after or 0) + limit) if len(found) == limit else ""
 
     @abstractmethod
     async def _entries(self, limit: int) -> Sequence[tuple[str, str]]:
@@ -84,7 +97,7 @@ class RedisBroker(RedisVerbs):
     async def reap(self, *, first_seen_grace_ms: int = 5_000, limit: int = 1_000) -> Sequence[Reaped]:
         return [
             Reaped(job_id, await self._reap(job_id, grace_ms=first_seen_grace_ms, cause="lease lapsed"))
-            for job_id in await self._held(limit)
+            for job_id in await self._next_held("reap", limit)
         ]
 
     async def reap_dead(self, owned: OwnedClaim, exit_cause: str) -> Reaped:
@@ -106,7 +119,7 @@ class RedisBroker(RedisVerbs):
         )
 
     async def owners(self, *, limit: int = 1_000) -> Sequence[OwnedClaim]:
-        held = await self._held(limit)
+        held = await self._next_held("owners", limit)
         wanted = ("status", "fence", "claim_id", "owner_client")
         rows = await self._link.pipeline([("HMGET", names.job(job_id), *wanted) for job_id in held])
         return [
@@ -116,7 +129,7 @@ class RedisBroker(RedisVerbs):
         ]
 
     async def revoke(self, *, grace_ms: int, limit: int = 1_000) -> Sequence[str]:
-        held = await self._held(limit)
+        held = await self._next_held("revoke", limit)
         replies = [(job_id, await self._run("revoke", job_id, grace_ms=grace_ms)) for job_id in held]
         return [job_id for job_id, reply in replies if one_word("revoke", reply, {"revoked", "kept"}) == "revoked"]
 

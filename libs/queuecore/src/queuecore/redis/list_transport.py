@@ -136,8 +136,10 @@ class ListBroker(RedisBroker):
         keys = (self.keys.pending, self.keys.processing, self.keys.paused)
         return Depths(*await self._link.pipeline([("LLEN", key) for key in keys]))
 
-    async def _held(self, limit: int) -> Sequence[str]:
-        return list(dict.fromkeys(await self._link.call("LRANGE", self.keys.processing, 0, limit - 1)))
+    async def _held(self, limit: int, after: str = "") -> tuple[Sequence[str], str]:
+        start = int(after or 0)
+        found = await self._link.call("LRANGE", self.keys.processing, start, start + limit - 1)
+        return self._page_of(found, limit, after)
 
     async def _entries(self, limit: int) -> Sequence[tuple[str, str]]:
         start = self._sweep_offset

@@ -63,8 +63,10 @@ class SortedSetBroker(PeekingBroker):
         keys = (self.keys.queue, self.keys.claims_idx, self.keys.paused)
         return Depths(*await self._link.pipeline([("ZCARD", key) for key in keys]))
 
-    async def _held(self, limit: int) -> Sequence[str]:
-        return await self._link.call("ZRANGE", self.keys.claims_idx, 0, limit - 1)
+    async def _held(self, limit: int, after: str = "") -> tuple[Sequence[str], str]:
+        start = int(after or 0)
+        found = await self._link.call("ZRANGE", self.keys.claims_idx, start, start + limit - 1)
+        return self._page_of(found, limit, after)
 
     async def _entries(self, limit: int) -> Sequence[tuple[str, str]]:
         start = self._sweep_offset

@@ -114,18 +114,23 @@ class StreamBroker(PeekingBroker):
         )
         return Depths(max(0, entries + others - litter - held), held, paused)
 
-    async def _held(self, limit: int) -> Sequence[str]:
+    async def _held(self, limit: int, after: str = "") -> tuple[Sequence[str], str]:
         found: list[str] = []
-        for stream in self.keys.lanes:
+        lane, start = after.split() if after else ("0", "-")
+        for number in range(int(lane), len(self.keys.lanes)):
+            stream, room = self.keys.lanes[number], limit - len(found)
             rows = self._or_nothing(
-                (await self._link.pipeline([("XPENDING", stream, GROUP, "-", "+", limit)]))[0]
+                (await self._link.pipeline([("XPENDING", stream, GROUP, start, "+", room)]))[0]
             )  # fmt: skip
             taken = [entry for entry, consumer, *_ in rows if consumer != RELEASED]
             found += (await self._jobs_at(stream, taken)).values()
-        return found[:limit]
+            if len(rows) == room:
+                return found, f"{number} ({rows[-1][0]}"
+            start = "-"
+        return found, ""
 
     async def _entries(self, limit: int) -> Sequence[tuple[str, str]]:
-        held, (pending, _) = await self._held(limit), await self._waiting(limit)
+        held, (pending, _) = await self._next_held("sweep", limit), await self._waiting(limit)
         return [*((one, "processing") for one in held), *((one, "pending") for one in pending)]
 
     async def _standing(self) -> set[str]:

@@ -98,6 +98,7 @@ class MemoryBroker(Broker):
         self._queue = queue
         self._interrupted = False
         self._unacknowledged: dict[str, OutboxEvent] = {}
+        self._held_after: dict[str, int] = {}
 
     @property
     def _now(self) -> int:
@@ -279,16 +280,24 @@ class MemoryBroker(Broker):
 
     # -- upkeep -------------------------------------------------------------------------------------------------
 
+    def _next_held(self, verb: str, limit: int) -> list[str]:
+        """A page of what is held, behind that of this verb's call before."""
+        held, after = list(dict.fromkeys(self.specification.state.processing)), self._held_after.get(verb, 0)
+        page = held[after : after + limit] or held[:limit]
+        end = (after if held[after : after + limit] else 0) + limit
+        self._held_after[verb] = end if len(page) == limit else 0
+        return page
+
     async def reap(self, *, first_seen_grace_ms: int = 5_000, limit: int = 1_000) -> Sequence[Reaped]:
         now = self._now
-        held = list(dict.fromkeys(self.specification.state.processing))[:limit]
+        held = self._next_held("reap", limit)
         return self._reaped([(one, self.specification.reap(one, now, grace_ms=first_seen_grace_ms)) for one in held])
 
     async def owners(self, *, limit: int = 1_000) -> Sequence[OwnedClaim]:
-        jobs = [self.specification.state.jobs.get(one) for one in dict.fromkeys(self.specification.state.processing)]
+        jobs = [self.specification.state.jobs.get(one) for one in self._next_held("owners", limit)]
         return [
             OwnedClaim(job.id, job.fence, job.claim_id, job.owner_client)
-            for job in jobs[:limit]
+            for job in jobs
             if job is not None and job.status is Status.PROCESSING and job.owner_client
         ]
 
@@ -306,7 +315,7 @@ class MemoryBroker(Broker):
 
     async def revoke(self, *, grace_ms: int, limit: int = 1_000) -> Sequence[str]:
         now = self._now
-        held = list(dict.fromkeys(self.specification.state.processing))[:limit]
+        held = self._next_held("revoke", limit)
         revoked = [one for one in held if self.specification.revoke(one, now, grace_ms=grace_ms) == "revoked"]
         self._queue.pump()
         return revoked
