@@ -15,6 +15,7 @@ from queuecore.testing.clock import ManualClock, eventually
 from queuecore.testing.memory import RUN_ID, MemoryBroker, MemoryQueue
 from queuecore.testing.requirement import requirement
 from reaper.grace import RestartGrace
+from reaper.passes.memory import show_memory
 from reaper.passes.reap import reap
 from reaper.passes.reconcile import reconcile
 from reaper.passes.revoke import revoke
@@ -279,6 +280,14 @@ async def test_depths_and_ages_are_shown(stand: Stand, running: Running, sample:
         await stand.broker.pause()
         _ = await eventually(lambda: sample("relayq_queue_paused", model=stand.model) == 1)
         assert sample("relayq_queue_jobs", model=stand.model, state="paused") == 1
+
+
+async def test_the_memory_of_the_server_is_shown(stand: Stand, sample: Sample) -> None:
+    stand.server.known = stand.server.known._replace(used_memory_bytes=5, maxmemory_bytes=7)
+
+    await show_memory(stand.server)
+
+    assert (sample("relayq_redis_used_memory_bytes"), sample("relayq_redis_maxmemory_bytes")) == (5, 7)
 
 
 async def test_verdicts_that_nobody_takes_are_shown_and_said_once(

@@ -429,6 +429,8 @@ class ServerFacts(NamedTuple):
     maxmemory_policy: str  # "" when the server does not say
     appendonly: bool | None
     appendfsync: str
+    used_memory_bytes: int = 0  # 0: the server does not say
+    maxmemory_bytes: int = 0  # 0: no limit, or the server does not say
 
 
 class Server(ABC):

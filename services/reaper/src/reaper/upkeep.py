@@ -21,6 +21,7 @@ from reaper.loop import Loops, Pass, Work
 from reaper.passes.death import DeathNotice
 from reaper.passes.depth import Depths
 from reaper.passes.expire import expire
+from reaper.passes.memory import show_memory
 from reaper.passes.promote import promote
 from reaper.passes.reap import COUNTED, SORTED, Pace, reap
 from reaper.passes.reconcile import OUTCOMES, reconcile
@@ -69,6 +70,7 @@ class Upkeep:
             Pass("reconcile", 3 * every, self._each(partial(reconcile, grace=self.grace))),
             Pass("depth", every, {model: depth.show for model, depth in depths.items()}, asks=True),
         )
+        self.passes += (Pass("memory", 3 * every, {"all": partial(show_memory, server)}, asks=True, vital=False),)
         if store is not None:
             swept = StoreSweep(store, server, orphan_min_age_seconds=settings.orphan_min_age_seconds)
             self.passes += (Pass("store", 12 * every, {"all": swept.sweep}, vital=False),)

@@ -38,7 +38,13 @@ class RedisServer(Server):
         except (PermissionMissing, ResponseError):
             pass  # some managed servers forbid CONFIG: INFO has to do
         return ServerFacts(
-            info.get("run_id", ""), info.get("valkey_version") or info.get("redis_version", ""), policy, append, fsync
+            info.get("run_id", ""),
+            info.get("valkey_version") or info.get("redis_version", ""),
+            policy,
+            append,
+            fsync,
+            int(info.get("used_memory", "0")),
+            int(info.get("maxmemory", "0")),
         )
 
     async def living_clients(self, clients: Sequence[str]) -> frozenset[str] | None:
