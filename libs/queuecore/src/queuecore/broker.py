@@ -24,6 +24,7 @@ from typing import Literal, NamedTuple
 
 import msgspec
 
+from queuecore.gates import Gate
 from queuecore.job import JobRecord, Status
 from queuecore.reservation import Reservation
 
@@ -56,6 +57,7 @@ class QueueLimits(NamedTuple):
     result_dedup_ms: int = 21_600_000  # how long a sorted set's duplicate marker lives
     fair_share: bool = False  # sorted sets: tenants take turns, the order holds within each (ADR 0008)
     result_list: bool = False  # sorted sets: push every verdict to results:<name>
+    gate: Gate | None = None  # what else decides whether a job may be claimed now: limits of the model and its provider
 
 
 class NewJob(msgspec.Struct, frozen=True, kw_only=True):
@@ -110,6 +112,7 @@ class Result(NamedTuple):
     content_type: str
     sha256: str
     http_status: int | None = None
+    tokens: int | None = None  # what the answer says it used; None: it does not say
 
 
 class Breaker(NamedTuple):
@@ -177,6 +180,9 @@ class QueueCounts(NamedTuple):
     paused_until: int | None = None
     oldest_outbox_ms: int | None = None  # age of the oldest verdict nobody has acknowledged
     duplicates: int = 0  # results refused because their job had its verdict, since the queue began
+    gate_waits: int = 0  # claims that a gate put off, since the queue began
+    gate_drops: int = 0  # jobs that a gate failed
+    gate_faults: int = 0  # claims put off because a gate could not say
 
 
 class OutboxEvent(NamedTuple):
@@ -274,6 +280,7 @@ class Broker(ABC):
 
         A repeat with the same claim_id while that claim is current gives the same claim. Entries that may not run
         (record gone or terminal, cancelled, expired, owned by somebody alive) are dealt with on the way and skipped.
+        One that a gate refuses waits, uncounted, and hides no other; one that a gate drops fails (G7).
         """
 
     @abstractmethod

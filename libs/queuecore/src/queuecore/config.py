@@ -5,6 +5,7 @@ Errors name the file's path to the value and the rule: ``models.whisper.lease_se
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Annotated, Any, Final, Literal, TypeVar, cast
@@ -15,7 +16,9 @@ from msgspec import Meta
 
 from queuecore.broker import Order, QueueLimits, Retention
 from queuecore.errors import ConfigurationError
+from queuecore.gates import Gate
 from queuecore.names import SERVICE_TYPE, check_model_name
+from queuecore.providers import GATE_TYPES, GateConfig, Provider, gate_of
 from queuecore.settings import CommonSettings
 
 Transport = Literal["list", "sortedset", "stream"]
@@ -27,8 +30,9 @@ _SORTED_SET_KEYS: Final = (
 _KEY_WORDS: Final = frozenset({
     "pending", "processing", "lease", "first-seen", "delayed", "paused", "ordered", "ordering", "deadletter", "outbox",
     "jobs", "tenant", "waiting", "missing", "deadlines", "state", "cancel", "stream", "completed", "changed",
-    "claimed", "claim-owners", "claims-idx", "bell", "tenants",
+    "claimed", "claim-owners", "claims-idx", "bell", "tenants", "gate",
 })  # fmt: skip
+_PROVIDER_NAME: Final = re.compile(r"[^\s:\x00-\x1f\x7f]{1,100}\Z")
 PositiveInt = Annotated[int, Meta(ge=1)]
 UrlPath = Annotated[str, Meta(pattern=r"^/[\x21-\x7e]*$")]
 MediaRange = Annotated[str, Meta(pattern=r"^([a-z0-9!#$&^_.+-]+/([a-z0-9!#$&^_.+-]+|\*)|\*/\*)$")]
@@ -65,6 +69,8 @@ class ModelConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_on
     max_pending_per_tenant: PositiveInt | None = None
     retries: Retries = Retries()
     provider: str | None = None
+    gates: list[GateConfig] = []
+    tokens_per_request: PositiveInt = 1_000  # what a job without max_tokens is taken to use
     cache_seconds: Annotated[int, Meta(ge=0)] = 0
     claim_lease_ttl_seconds: PositiveInt | None = None
     claim_reclaim_interval_ms: PositiveInt | None = None
@@ -84,14 +90,6 @@ class ModelConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_on
         if self.transport == "sortedset":
             return 1000 * (self.claim_lease_ttl_seconds or self.lease_seconds or 300)
         return 1000 * (self.lease_seconds or 60)
-
-
-class Provider(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """An upstream's limits; 0 is no limit."""
-
-    requests_per_minute: Annotated[int, Meta(ge=0)] = 0
-    tokens_per_minute: Annotated[int, Meta(ge=0)] = 0
-    concurrent: Annotated[int, Meta(ge=0)] = 0
 
 
 class Pipeline(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -127,6 +125,12 @@ class Config(msgspec.Struct, frozen=True):
             if model.default:
                 return key
         raise KeyError(f"name a model; {service_type!r} has: {known}")
+
+    def gate(self, name: str) -> Gate | None:
+        """What stands before the claims of this model: its gates and its provider's limits; None: nothing."""
+        model = self.models[name]
+        provider = self.providers.get(model.provider or "", Provider())
+        return gate_of(name, model.gates, model.provider, provider, model.tokens_per_request)
 
     @property
     def service_types(self) -> list[str]:
@@ -199,9 +203,6 @@ def _not_yet(config: Config) -> list[str]:
     for name, model in config.models.items():
         if model.cache_seconds:
             problems.append(f"models.{name}.cache_seconds: the response cache is not available in this release; 0 is")
-        limits = config.providers.get(model.provider or "", Provider())
-        if limits != Provider():
-            problems.append(f"models.{name}.provider: a provider's limits are not enforced in this release; 0 is none")
     return problems
 
 
@@ -232,6 +233,8 @@ def _section(sections: Mapping[str, Any], name: str, cls: type[T], problems: lis
             found[key] = msgspec.convert(value, cls)
         except msgspec.ValidationError as error:
             message, _, where = str(error).partition(" - at `$")
+            if where.endswith(".type`"):
+                message = f"{message}; gate types are {', '.join(GATE_TYPES)}"
             problems.append(f"{name}.{key}{where.rstrip('`')}: {message}")
     return found
 
@@ -284,6 +287,11 @@ def _rules(
             for second in models
             if second.startswith(f"{first}:") and second[len(first) + 1 :].partition(":")[0] in _KEY_WORDS
         ]
+    problems += [
+        f"providers: {name!r} must be 1 to 100 characters without blanks and colons: it stands in Redis keys"
+        for name in providers
+        if not _PROVIDER_NAME.match(name)
+    ]
     for name, pipeline in pipelines.items():
         problems += [
             f"pipelines.{name}.stages: {stage!r} is not under models"

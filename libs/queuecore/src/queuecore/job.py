@@ -28,6 +28,7 @@ TRANSITIONS: Final[tuple[tuple[str, Status | None, Status], ...]] = (
     ("claim", Status.PENDING, Status.PROCESSING),
     ("claim", Status.PENDING, Status.CANCELLED),
     ("claim", Status.PENDING, Status.EXPIRED),
+    ("claim", Status.PENDING, Status.FAILED),  # a gate dropped it
     ("claim", Status.PROCESSING, Status.PROCESSING),
     ("claim", Status.PROCESSING, Status.FAILED),
     ("claim", Status.PROCESSING, Status.CANCELLED),
@@ -119,6 +120,8 @@ class JobRecord(msgspec.Struct, frozen=True, kw_only=True):
     result_size: int | None = None
     result_content_type: str = ""
     result_sha256: str = ""
+    tokens_estimate: int | None = None  # what the client allows the model to use
+    tokens_used: int | None = None  # what the answer said
     error_code: str = ""
     error_message: str = ""
     http_status: int | None = None

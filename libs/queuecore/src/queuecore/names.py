@@ -15,7 +15,7 @@ _RESERVED_PART: Final = frozenset(
     {
         "pending", "processing", "lease", "first-seen", "missing", "delayed", "paused", "ordered", "ordering", "bell",
         "deadletter", "outbox", "jobs", "deadlines", "state", "waiting", "cancel", "completed", "changed", "stream",
-        "dead", "high", "claimed", "claim-owners", "claims-idx",
+        "dead", "high", "claimed", "claim-owners", "claims-idx", "gate",
     }
 )  # fmt: skip
 SERVICE_TYPE: Final = re.compile(r"[a-z0-9]([a-z0-9_-]{0,62}[a-z0-9])?\Z")

@@ -6,23 +6,18 @@ from collections.abc import AsyncIterator, Iterator
 
 import pytest
 
-from queuecore.broker import Order, QueueLimits, Retention
-from queuecore.redis.broker import RedisBroker
+from queuecore.broker import QueueLimits, Retention
 from queuecore.redis.client import Link
-from queuecore.redis.list_transport import ListBroker
-from queuecore.redis.sortedset_transport import SortedSetBroker
-from queuecore.redis.stream_transport import StreamBroker
 from queuecore.settings import CommonSettings, Secret
 from queuecore.testing.clock import ManualClock
 from queuecore.testing.memory import MemoryQueue
 from queuecore.testing.operator import MemoryOperator, Stand, operator_of
 from queuecore.testing.servers import ValkeyProcess, redis7_binary
+from queuecore.testing.stands import BROKERS, ORDERS, Stands
 
 LIMITS = QueueLimits(
     lease_ms=60_000, max_pending=5, max_reap_attempts=3, pending_max_age_ms=86_400_000, retention=Retention()
 )
-ORDERS: dict[str, Order] = {"list": "arrival", "sortedset": "deadline", "priority": "priority", "stream": "lanes"}
-BROKERS: dict[str, type[RedisBroker]] = {"list": ListBroker, "sortedset": SortedSetBroker, "stream": StreamBroker}
 KINDS = [
     *(f"memory-{order}" for order in ORDERS),
     *(f"{transport}-resp{version}" for transport in ("list", "sortedset", "stream") for version in (2, 3)),
@@ -41,6 +36,21 @@ def valkey() -> Iterator[ValkeyProcess]:
 def redis7() -> Iterator[ValkeyProcess]:
     with ValkeyProcess(binary=redis7_binary()) as server:
         yield server
+
+
+@pytest.fixture(params=KINDS)
+async def stands(request: pytest.FixtureRequest) -> AsyncIterator[Stands]:
+    kind = str(request.param)
+    if kind.startswith("memory"):
+        yield Stands(kind, None, LIMITS)
+        return
+    server: ValkeyProcess = request.getfixturevalue("redis7" if "redis7" in kind else "valkey")
+    link = Link(CommonSettings(redis_url=Secret(server.url)), name="contract", protocol=int(kind[-1]))
+    _ = await link.call("FLUSHALL")
+    made = Stands(kind, link, LIMITS)
+    yield made
+    await made.aclose()
+    await link.aclose()
 
 
 @pytest.fixture(params=KINDS)

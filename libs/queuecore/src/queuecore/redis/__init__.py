@@ -8,6 +8,7 @@ from typing import Final, cast
 from queuecore.broker import Broker
 from queuecore.config import Config, ModelConfig, Transport, queue_limits
 from queuecore.errors import ConfigurationError
+from queuecore.gates import Gate
 from queuecore.redis import unobserved  # noqa: F401  # pyright: ignore[reportUnusedImport]  first: see there
 from queuecore.redis.broker import RedisBroker
 from queuecore.redis.buckets import RedisBuckets
@@ -42,8 +43,8 @@ class RedisQueue:
         self.notices = RedisNotices(self._link)
         self.buckets = RedisBuckets(self._link)
 
-    def broker(self, model: str, config: ModelConfig) -> Broker:
-        """The queue of one model.
+    def broker(self, model: str, config: ModelConfig, gate: Gate | None = None) -> Broker:
+        """The queue of one model. Who claims has to bring its ``gate``; nobody else needs it.
 
         Raises:
             ConfigurationError: this release has no such transport, or its settings contradict each other.
@@ -55,7 +56,7 @@ class RedisQueue:
             limits = queue_limits(config, self._common)
         except ConfigurationError as error:
             raise ConfigurationError(f"models.{model}.{error}") from error
-        broker = kind(self._link, model, limits)
+        broker = kind(self._link, model, limits._replace(gate=gate))
         self._brokers.append(broker)
         return broker
 

@@ -19,6 +19,7 @@ from queuecore.redis.records import fields_of, read_records, scored, server_ms
 from queuecore.redis.verbs import RedisVerbs, one_word
 
 _PAGE: Final = 10_000
+_GATE_COUNTS: Final = ("gate_waits", "gate_drops", "gate_faults")
 
 
 class Depths(NamedTuple):
@@ -207,7 +208,7 @@ class RedisBroker(RedisVerbs):
             [
                 ("ZCARD", keys.delayed),
                 self._dead_count,
-                ("HMGET", keys.state, "ordered", "paused", "paused_until", "duplicates"),
+                ("HMGET", keys.state, "ordered", "paused", "paused_until", "duplicates", *_GATE_COUNTS),
                 ("ZRANGE", keys.waiting, 0, 0, "WITHSCORES"),
                 ("XLEN", keys.outbox),
                 ("XRANGE", keys.outbox, "-", "+", "COUNT", 1),
@@ -228,6 +229,9 @@ class RedisBroker(RedisVerbs):
             paused_until=int(state[2]) if state[2] else None,
             oldest_outbox_ms=now - int(fields_of(verdict[0][1]).get("finished_at", now)) if verdict else None,
             duplicates=int(state[3] or 0),
+            gate_waits=int(state[4] or 0),
+            gate_drops=int(state[5] or 0),
+            gate_faults=int(state[6] or 0),
         )
 
     async def pause(self, *, reason: str = "operator", cooldown_ms: int | None = None) -> None:

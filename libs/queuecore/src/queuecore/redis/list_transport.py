@@ -53,12 +53,12 @@ class ListBroker(RedisBroker):
                 return None
             claim = await self._claim_popped(worker, claim_id, job_id, execution_ms)
             if claim is not None:
-                return claim
+                return claim  # one that a gate refuses waits in delayed: the next is popped
 
     async def _claim_popped(self, worker: Worker, claim_id: str, job_id: str, execution_ms: int) -> Claim | None:
         claim = await self._claim_entry(worker, claim_id, job_id, execution_ms)
         self._popped = None
-        return claim
+        return claim if isinstance(claim, Claim) else None
 
     async def _pop(self, end: float | None) -> str | None:
         """The id that one BLMOVE moved, or None at ``end`` or when interrupted."""

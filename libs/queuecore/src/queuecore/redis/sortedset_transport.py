@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence, Set
 from types import MappingProxyType
 from typing import Final
 
@@ -45,15 +45,19 @@ class SortedSetBroker(PeekingBroker):
 
     # -- looking ------------------------------------------------------------------------------------------------
 
-    async def _peek(self, before: Sequence[Sequence[str | int]]) -> Sequence[str]:
+    async def _peek(self, before: Sequence[Sequence[str | int]], passed: Set[str]) -> Sequence[str]:
+        # Twice as far where many are refused: looking past n of them takes about log n looks.
+        most = len(passed) + max(self.limits.batch_size, len(passed))
         if self.limits.fair_share:
             for reply in await self._link.pipeline(before):
                 _ = self._checked(reply)
-            return await scripts.load("edge/peek_fair", "")(
-                self._link, {"queue": self.keys.queue, "paused": self.keys.paused, "limit": self.limits.batch_size}
+            peeked = await scripts.load("edge/peek_fair", "")(
+                self._link, {"queue": self.keys.queue, "paused": self.keys.paused, "limit": most}
             )
-        *_, peeked = await self._link.pipeline([*before, ("ZRANGE", self.keys.queue, 0, self.limits.batch_size - 1)])
-        return self._checked(peeked)
+        else:
+            *_, reply = await self._link.pipeline([*before, ("ZRANGE", self.keys.queue, 0, most - 1)])
+            peeked = self._checked(reply)
+        return [job_id for job_id in peeked if job_id not in passed]
 
     async def position(self, job_id: str, *, limit: int = 10_000) -> int | None:
         rank: int | None = await self._link.call("ZRANK", self.keys.queue, job_id)

@@ -6,7 +6,7 @@ so a dead worker leaves no consumer behind.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Sequence, Set
 from itertools import chain
 from typing import Any, Final
 
@@ -37,10 +37,11 @@ class StreamBroker(PeekingBroker):
 
     # -- looking ------------------------------------------------------------------------------------------------
 
-    async def _peek(self, before: Sequence[Sequence[str | int]]) -> Sequence[str]:
+    async def _peek(self, before: Sequence[Sequence[str | int]], passed: Set[str]) -> Sequence[str]:
+        most = _MOST_RELEASED + len(passed)  # refused ones are among the released
         looks: list[Sequence[str | int]] = []
         for stream in self.keys.lanes:
-            looks += [("XPENDING", stream, GROUP, "-", "+", _MOST_RELEASED, RELEASED), ("XINFO", "GROUPS", stream)]
+            looks += [("XPENDING", stream, GROUP, "-", "+", most, RELEASED), ("XINFO", "GROUPS", stream)]
         replies = (await self._link.pipeline([*before, *looks]))[len(before) :]
         reads: list[Sequence[str | int]] = []
         for number, stream in enumerate(self.keys.lanes):
@@ -48,7 +49,8 @@ class StreamBroker(PeekingBroker):
             reads += [("XRANGE", stream, entry, entry) for entry, *_ in back]
             reads.append(("XRANGE", stream, f"({_last_delivered(groups)}", "+", "COUNT", 1))
         rows = await self._link.pipeline(reads)
-        return [_job_of(one) for one in chain.from_iterable(map(self._checked, rows)) if one]
+        ids = [_job_of(one) for one in chain.from_iterable(map(self._checked, rows)) if one]
+        return [job_id for job_id in ids if job_id not in passed]
 
     def _or_nothing(self, reply: Any) -> Any:
         if isinstance(reply, ResponseError) and str(reply).startswith(_NOT_YET):

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import logging
 from collections.abc import Callable, Sequence
-from typing import Final
+from typing import Final, NamedTuple
 
 from redis.exceptions import ResponseError
 
@@ -44,6 +44,13 @@ _PAGE: Final = 500
 _log = logging.getLogger(__name__)
 
 
+class Refused(NamedTuple):
+    """A gate's answer to a claim: this job, or every job of the queue, may not be claimed for so long."""
+
+    seconds: float
+    whole_queue: bool
+
+
 class RedisVerbs(Broker):
     """The verbs of clients and of owners."""
 
@@ -56,6 +63,7 @@ class RedisVerbs(Broker):
         self._link = link
         self._clock = clock  # tests only: moves the scripts' clock
         self._transport_noted = False
+        self._gates = json.dumps([dict(one.described()) for one in limits.gate.parts] if limits.gate else [])
 
     # -- the call every verb makes ------------------------------------------------------------------------------
 
@@ -186,7 +194,9 @@ class RedisVerbs(Broker):
 
     # -- the owner of a claim -----------------------------------------------------------------------------------
 
-    async def _claim_entry(self, worker: Worker, claim_id: str, job_id: str, execution_ms: int) -> Claim | None:
+    async def _claim_entry(
+        self, worker: Worker, claim_id: str, job_id: str, execution_ms: int
+    ) -> Claim | Refused | None:
         """The claim of this entry; None when it may not run or somebody was faster."""
         reply = await self._run(
             "claim",
@@ -196,6 +206,7 @@ class RedisVerbs(Broker):
             owner_client=worker.client,
             lease_ms=self.limits.lease_ms,
             execution_ms=execution_ms,
+            gates=self._gates,
         )
         match reply:
             case ["claimed", *flat]:
@@ -208,10 +219,25 @@ class RedisVerbs(Broker):
                         extra={"event": "entry.dropped", "model": self.model, "entry": job_id},
                     )
                 return None
-            case ["moved" | "held" | "cancelled" | "expired" | "deadletter"]:
+            case ["waiting", milliseconds, gate, reach]:
+                self._note_refusal(job_id, gate, fault=reach == "fault")
+                return Refused(int(milliseconds) / 1000, reach == "queue")
+            case ["moved" | "held" | "cancelled" | "expired" | "deadletter" | "gate_dropped"]:
                 return None
             case _:
                 raise ScriptContractError(f"claim answered {reply}")
+
+    def _note_refusal(self, job_id: str, gate: str, *, fault: bool) -> None:
+        _log.log(
+            logging.WARNING if fault else logging.DEBUG,
+            "a gate could not say; the job waits" if fault else "a gate refused the claim; the job waits",
+            extra={
+                "event": "gate.failed" if fault else "gate.refused",
+                "model": self.model,
+                "job_id": job_id,
+                "gate": gate,
+            },
+        )
 
     async def renew(self, claim: Claim, client: str = "") -> Renewed:
         reply = await self._run(
@@ -239,6 +265,8 @@ class RedisVerbs(Broker):
         }
         if result.http_status is not None:
             fields["http_status"] = str(result.http_status)
+        if result.tokens is not None:
+            fields["tokens_used"] = str(result.tokens)
         reply = await self._run(
             "complete",
             claim.job_id,

@@ -25,6 +25,8 @@ class Event(StrEnum):
     DEATH_DOUBTED = "death.doubted"
     DRAIN_STARTED = "drain.started"
     ENTRY_DROPPED = "entry.dropped"
+    GATE_FAILED = "gate.failed"
+    GATE_REFUSED = "gate.refused"
     GRACE_STARTED = "grace.started"
     INFERENCE_AWAITED = "inference.awaited"
     INFERENCE_READY = "inference.readied"
@@ -212,6 +214,11 @@ METRICS: Final[tuple[Metric, ...]] = (
     ),
     Metric("relayq_revoked_total", "counter", ("model",), "Jobs ended past their execution limit.", "reaper"),
     Metric("relayq_expired_total", "counter", ("model",), "Jobs that waited too long, ended by this reaper.", "reaper"),
+    Metric(
+        "relayq_gate_refusals_total", "counter", ("model", "outcome"),
+        "Claims that a gate refused: wait, drop (the job failed) or fault (the gate could not say). Counted by the "
+        "scripts; each reaper shows what came since its start: use max(), not sum().", "reaper",
+    ),
     Metric("relayq_promoted_total", "counter", ("model",), "Delayed jobs that became due.", "reaper"),
     Metric("relayq_objects_swept_total", "counter", ("kind",), "Objects removed from the store.", "reaper"),
     Metric(

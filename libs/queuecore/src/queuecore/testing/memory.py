@@ -30,12 +30,13 @@ from queuecore.broker import (
     Worker,
 )
 from queuecore.errors import ClaimLost, JobExpired, JobNotFound, QueueFull, ReservationLost, TenantQueueFull, WrongState
+from queuecore.gates import Ledger
 from queuecore.job import JobRecord, Status, record_from_fields
 from queuecore.reservation import LIFE_MS, Answered, Held, Reply, Reservation, Reservations, Reserved, Scope
 from queuecore.testing.buckets import MemoryBuckets
 from queuecore.testing.clock import ManualClock
 from queuecore.testing.notices import MemoryNotices
-from queuecore.testing.specification import Event, Job, Specification
+from queuecore.testing.specification import Event, Job, Specification, State
 
 RUN_ID = "memory"
 
@@ -54,10 +55,12 @@ class MemoryQueue:
         self.reservations = MemoryReservations(self)
         self.notices = MemoryNotices(self.clock)
         self.buckets = MemoryBuckets(self.clock)
+        self.ledger = Ledger()  # of the gates of every queue
 
     def broker(self, model: str, limits: QueueLimits | None = None) -> MemoryBroker:
         """A broker of the model's queue; brokers of one model share it."""
-        specification = self.specifications.setdefault(model, Specification(limits or QueueLimits()))
+        state = State(ledger=self.ledger)
+        specification = self.specifications.setdefault(model, Specification(limits or QueueLimits(), state))
         return MemoryBroker(self, model, specification)
 
     def publish(self, model: str, channel: str, payload: str) -> None:
@@ -75,6 +78,7 @@ class MemoryQueue:
                 else:
                     _ = self.tombstones.pop(job.id, None)
             specification.forget_expired(now)
+            specification.wake(now)
             changes, specification.state.changes = specification.state.changes, []
             for channel, job_id in changes:
                 payload = json.dumps({"job_id": job_id}) if channel == "cancel" else job_id
@@ -192,14 +196,15 @@ class MemoryBroker(Broker):
     ) -> Claim | None:
         loop = asyncio.get_running_loop()
         end = None if wait_seconds is None else loop.time() + wait_seconds
+        passed: set[str] = set()  # entries that a gate refuses
         while not self._interrupted:
             current = [
                 job.id
                 for job in self.specification.state.jobs.values()
                 if job.claim_id == claim_id and job.status is Status.PROCESSING
             ]
-            take = self.specification.peek if self.specification.peeks else self.specification.pop
-            job_id = current[0] if current else take()
+            peeks = self.specification.peeks
+            job_id = current[0] if current else self.specification.peek(passed) if peeks else self.specification.pop()
             if job_id is not None:
                 word = self.specification.claim(
                     job_id, claim_id, self._now, owner=worker.name, client=worker.client, execution_ms=execution_ms
@@ -208,8 +213,11 @@ class MemoryBroker(Broker):
                 if word == "claimed":
                     record = record_of(self.model, self.specification.state.jobs[job_id])
                     return Claim(record, record.fence, claim_id)
-                if not current:
+                refusal = self.specification.refusal if word == "waiting" and peeks else None
+                passed |= {job_id} if refusal else set()
+                if not current and not (refusal and refusal.whole_queue):
                     continue
+            passed.clear()
             arrival = self._queue.arrival
             left = None if end is None else end - loop.time()
             if left is not None and left <= 0:
@@ -240,6 +248,8 @@ class MemoryBroker(Broker):
         }
         if result.http_status is not None:
             values["http_status"] = str(result.http_status)
+        if result.tokens is not None:
+            values["tokens_used"] = str(result.tokens)
         word = self.specification.complete(claim.job_id, claim.fence, claim.claim_id, self._now, values=values)
         return self._verdict(claim.job_id, word)
 
@@ -371,6 +381,9 @@ class MemoryBroker(Broker):
             paused_reason=state.pause_reason,
             paused_until=state.paused_until,
             duplicates=state.duplicates,
+            gate_waits=state.gate_waits,
+            gate_drops=state.gate_drops,
+            gate_faults=state.gate_faults,
             oldest_outbox_ms=max((now - event.finished_at for event in unacknowledged), default=None),
         )
 
@@ -554,7 +567,8 @@ def record_of(model: str, job: Job) -> JobRecord:
     own = {
         name: str(int(value) if isinstance(value, bool) else value)
         for name, value in vars(job).items()
-        if name not in {"fields", "result", "returned", "return_to", "settled", "queued_at", "entered"}
+        if name
+        not in {"fields", "result", "returned", "return_to", "settled", "queued_at", "entered", "taken", "gate_wait"}
         and value not in {None, ""}
     }
     return record_from_fields(dict(job.fields) | own | dict(job.result) | {"model": model})

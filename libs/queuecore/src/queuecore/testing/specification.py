@@ -7,11 +7,12 @@ them step by step, and the exhaustive search explores all interleavings of this 
 from __future__ import annotations
 
 import bisect
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, fields, replace
 from typing import NamedTuple
 
 from queuecore.broker import FOREIGN, NewJob, QueueLimits
+from queuecore.gates import NOTHING, Admit, Asking, Drop, Ledger, Taken, Wait, ask
 from queuecore.job import TERMINAL, Status
 from queuecore.redis.sortedset_transport import RANKS_MS
 
@@ -53,6 +54,8 @@ class Job:
     queue_wait_ms: int | None = None
     processing_ms: int | None = None
     expires_at: int | None = None
+    taken: Taken = NOTHING  # from gates, by the current claim
+    gate_wait: str = ""  # where it waits for its turn
     result: tuple[tuple[str, str], ...] = ()  # error and result fields of the verdict
 
     @property
@@ -94,6 +97,10 @@ class State:
     paused_until: int | None = None
     breaker: int = 0
     duplicates: int = 0
+    gate_waits: int = 0
+    gate_drops: int = 0
+    gate_faults: int = 0
+    ledger: Ledger = field(default_factory=Ledger)  # queues of one provider share it
     entries: int = 0
     tags: dict[str, int] = field(default_factory=dict)  # tenant -> tag, of tenants that have something to run
     idle_tags: dict[str, int] = field(default_factory=dict)  # of others, while it is ahead of ``served``
@@ -109,7 +116,7 @@ class State:
                 value = {key: replace(job) for key, job in self.jobs.items()}
             elif one.name == "ordered":
                 value = {key: list(ids) for key, ids in self.ordered.items()}
-            elif isinstance(value, list | dict):
+            elif isinstance(value, list | dict | Ledger):
                 value = value.copy()
             setattr(made, one.name, value)
         return made
@@ -121,6 +128,7 @@ class Specification:
     def __init__(self, limits: QueueLimits, state: State | None = None) -> None:
         self.limits = limits
         self.state = state or State()
+        self.refusal: Wait | None = None  # of the claim that answered "waiting" last
 
     # -- where a job stands -------------------------------------------------------------------------------------
 
@@ -279,13 +287,32 @@ class Specification:
         job.lease_until = job.execute_until = job.started_at = None
         job.owner = job.owner_client = ""
 
-    def requeue(self, job: Job) -> None:
-        """Back where it was."""
+    def requeue(self, job: Job, now: int) -> None:
+        """Back where it was. Its slots are free before anybody can see it."""
+        self.free_slots(job, now)
         kept = job.id in self.state.processing  # a stream keeps its entry
         self.leave(job.id, job)
         self.await_again(job)
         self.put_back(job, kept=kept)
         self.changed(job.id)
+
+    def free_slots(self, job: Job, now: int) -> None:
+        """What its claim held comes back, and whoever has waited longest for it comes next."""
+        ledger = self.state.ledger
+        for key in job.taken.slots:
+            ledger.free(key, f"{job.id}:{job.fence}", now)
+        self.wake(now)
+        if job.gate_wait:
+            _ = ledger.waiting.get(job.gate_wait, {}).pop(job.id, None)
+        job.taken, job.gate_wait = NOTHING, ""
+
+    def wake(self, now: int) -> None:
+        """Waiters of this queue whose turn has come are due."""
+        mine = [one for one in self.state.ledger.woken if one in self.state.jobs]
+        for job_id in mine:
+            self.state.ledger.woken.remove(job_id)
+            if job_id in self.state.delayed:
+                self.state.delayed[job_id] = now
 
     def changed(self, job_id: str) -> None:
         """A wake-up for watchers."""
@@ -303,6 +330,7 @@ class Specification:
     ) -> None:
         """The end of a job, in one step (G3, G9)."""
         was_processing = job.status is Status.PROCESSING
+        self.free_slots(job, now)
         self.leave(job.id, job)
         retention = self.limits.retention
         retain = retention.deadletter_ms if dead else retention.result_ms
@@ -333,8 +361,10 @@ class Specification:
             self.state.deadletter.append(job.id)
             return "deadletter"
         job.reaps, job.last_exit = job.reaps + 1, cause
-        if not keep_place:
-            self.requeue(job)
+        if keep_place:
+            self.free_slots(job, now)
+        else:
+            self.requeue(job, now)
         return "requeued"
 
     @staticmethod
@@ -383,9 +413,10 @@ class Specification:
         """Whether a worker only looks at the head, and its claim moves the entry; a list's pop moves it before."""
         return self.limits.order != "arrival"
 
-    def peek(self) -> str | None:
-        """The entry whose turn it is, which stays there."""
-        pending, tags = self.state.pending, self.state.tags
+    def peek(self, passed: Collection[str] = ()) -> str | None:
+        """The entry whose turn it is, those ``passed`` left out; it stays there."""
+        pending = [one for one in self.state.pending if one not in passed]
+        tags = self.state.tags
         for tenant in sorted(tags, key=lambda one: (tags[one], one.encode())):
             for one in self.row(tenant):
                 if one in pending:
@@ -430,6 +461,7 @@ class Specification:
             if self.peeks:
                 _ = self.hold(job_id)
             job.lease_until = self.lease_end(job, now, renewing=True)
+            self.keep_slots(job)
             _ = state.first_seen.pop(job_id, None)
             return "claimed"
         if not (self.hold(job_id) if self.peeks else job_id in state.processing):
@@ -446,11 +478,19 @@ class Specification:
         if job.deadline is not None and job.deadline <= now:
             self.verdict(job, Status.EXPIRED, now, {"error_code": "deadline_exceeded"})
             return "expired"
+        refused = self._refused(job, now)
+        if refused:
+            return refused
         self.charge(job)
         job.claims += 1
         job.fence += 1
+        ends = self.lease_end(job, now, renewing=False)
+        if self.limits.gate:
+            holder = f"{job.id}:{job.fence}"
+            job.taken = self.limits.gate.take(state.ledger, self._asking(job, now), holder, ends)
+        job.gate_wait = ""
         job.status, job.claim_id, job.owner, job.owner_client = Status.PROCESSING, claim_id, owner, client
-        job.started_at, job.lease_until = now, self.lease_end(job, now, renewing=False)
+        job.started_at, job.lease_until = now, ends
         job.execute_until = min(now + execution_ms, now + execution_ms if job.deadline is None else job.deadline)
         if job.claims == 1:
             job.queue_wait_ms = now - max(job.created_at, job.not_before or 0)
@@ -460,11 +500,53 @@ class Specification:
         self.changed(job_id)
         return "claimed"
 
+    @staticmethod
+    def _asking(job: Job, now: int) -> Asking:
+        tokens = dict(job.fields).get("tokens_estimate")
+        return Asking(job.id, now, None if tokens is None else int(tokens))
+
+    def _refused(self, job: Job, now: int) -> str:
+        """What the claim answers where its gate does not admit it: "waiting", "gate_dropped" or ""."""
+        state = self.state
+        said = ask(self.limits.gate, state.ledger, self._asking(job, now)) if self.limits.gate else Admit()
+        if isinstance(said, Drop):
+            state.gate_drops += 1
+            self.verdict(job, Status.FAILED, now, {"error_code": "gate_dropped"})
+            return "gate_dropped"
+        if isinstance(said, Admit):
+            return ""
+        self.refusal = said
+        if said.fault:
+            state.gate_faults += 1
+        else:
+            state.gate_waits += 1
+        if job.status is Status.PROCESSING:
+            self.await_again(job)
+        self.leave(job.id, job)
+        if self.peeks:  # it stands where it stood
+            job.returned = True
+            self._insert(job)
+            return "waiting"
+        state.delayed[job.id], job.return_to = said.until_ms, "back"
+        if job.gate_wait not in {"", said.waiting_key}:
+            _ = state.ledger.waiting.get(job.gate_wait, {}).pop(job.id, None)
+            job.gate_wait = ""
+        if said.waiting_key:
+            state.ledger.waiting.setdefault(said.waiting_key, {})[job.id] = said.until_ms
+            job.gate_wait = said.waiting_key
+        return "waiting"
+
+    def keep_slots(self, job: Job) -> None:
+        """Renewed with the claim's lease."""
+        for key in job.taken.slots:
+            self.state.ledger.slots.setdefault(key, {})[f"{job.id}:{job.fence}"] = job.lease_until or 0
+
     def renew(self, job_id: str, fence: int, claim_id: str, now: int, *, client: str = "") -> tuple[str, ...]:
         job = self.state.jobs.get(job_id)
         if job is None or job.status is not Status.PROCESSING or not self._owns(job, fence, claim_id):
             return ("lost",)
         job.lease_until = self.lease_end(job, now, renewing=True)
+        self.keep_slots(job)
         job.owner_client = client or job.owner_client
         for register in (self.state.first_seen, self.state.foreign_leases):
             _ = register.pop(job_id, None)
@@ -496,6 +578,9 @@ class Specification:
             return "lost"
         if job.cancel_requested:
             status, values = Status.CANCELLED, {"error_code": "cancelled"}
+        elif values and "tokens_used" in values:
+            for spent in job.taken.spent:
+                self.state.ledger.correct(spent, int(values["tokens_used"]), now)
         self.state.breaker = 0
         self.verdict(job, status, now, values, settled=f"complete:{fence}:{claim_id}:{status}")
         return status
@@ -529,6 +614,7 @@ class Specification:
             self.verdict(job, Status.CANCELLED, now, {"error_code": "cancelled"}, settled=settled + "cancelled")
             return "cancelled"
         if retry_in_ms is not None and not (job.deadline is not None and job.deadline <= now + retry_in_ms):
+            self.free_slots(job, now)
             self.leave(job_id, job)
             self.await_again(job)
             job.settled, job.return_to = settled + "pending", "tail"
@@ -558,7 +644,7 @@ class Specification:
             return "cancelled"
         if claim_id:
             job.settled = settled + "pending"
-        self.requeue(job)
+        self.requeue(job, now)
         return "pending"
 
     def cancel(self, job_id: str, now: int) -> tuple[str, ...]:
@@ -636,7 +722,7 @@ class Specification:
         if unclaimed and now - state.first_seen.setdefault(job_id, now) < grace_ms:
             return "waiting"
         if job.status is Status.PENDING:
-            self.requeue(job)
+            self.requeue(job, now)
             return "requeued"
         return self.end_dead_claim(job, cause, now)
 
@@ -649,6 +735,7 @@ class Specification:
             or job.execute_until + grace_ms > now
         ):
             return "kept"
+        self.free_slots(job, now)  # they are held under the fence that ends here
         job.fence += 1
         if job.cancel_requested:
             self.verdict(job, Status.CANCELLED, now, {"error_code": "cancelled"})

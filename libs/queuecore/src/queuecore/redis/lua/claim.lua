@@ -12,22 +12,26 @@
 -- ARGV[8]  result_ms
 -- ARGV[9]  deadletter_ms
 -- ARGV[10] tombstone_ms
--- ARGV[11] now            test clock in ms; "" means the server's clock
+-- ARGV[11] gates           JSON list of what must admit it (queuecore/gates.py)
+-- ARGV[12] now             test clock in ms; "" means the server's clock
 --
 -- Returns  {"claimed", field, value, …}  the record, its claim included
 --          {"dropped", "unknown"|"over"}   record gone or terminal: the entry was removed
 --          {"moved"}       the entry is not there any more: somebody was faster; nothing changed
 --          {"held"}        somebody alive owns it; the entry stays in processing, which heals an operator's move
---          {"cancelled"} {"expired"} {"deadletter"}   that verdict was reached instead
+--          {"cancelled"} {"expired"} {"deadletter"} {"gate_dropped"}   that verdict was reached instead
+--          {"waiting", ms, gate, "queue"|"job"|"fault"}   a gate refuses it for so long, or every job of this queue, or
+--              could not say: it waits, and only the queue's count of refusals has changed (G7)
 --
 -- Invariant  At most one current claim per job; fence grows with each (G2).
 -- @include record
 -- @include place
 -- @include wait
 -- @include verdict
+-- @include gates
 
 local id, base, claim_id = ARGV[1], KEYS[2], ARGV[2]
-local now, rec = now_ms(ARGV[11]), read_record(KEYS[1])
+local now, rec = now_ms(ARGV[12]), read_record(KEYS[1])
 local replay = rec and rec.status == "processing" and rec.claim_id == claim_id
 
 -- writes
@@ -40,6 +44,7 @@ end
 if replay then
   local ends = lease_end(rec, now, ARGV[5], true)
   redis.call("HSET", KEYS[1], "lease_until", ms(ends))
+  keep_slots(id, rec, ends)
   set_lease(base, id, rec.fence, claim_id, ends - now, ends)
   return { "claimed", unpack(redis.call("HGETALL", KEYS[1])) }
 end
@@ -64,11 +69,13 @@ if rec.deadline and tonumber(rec.deadline) <= now then
     "its deadline passed before a worker was free" }, now, retention.result, retention.tombstone)
   return { "expired" }
 end
-local claims, stop = count_of(rec, "claims") + 1, now + ARGV[6]
-if rec.deadline and tonumber(rec.deadline) < stop then
-  stop = tonumber(rec.deadline)
+local refusal, gates = refusal_of(ARGV[11], base, id, rec, now, retention)
+if refusal then
+  return refusal
 end
+local claims, stop = count_of(rec, "claims") + 1, math.min(now + ARGV[6], tonumber(rec.deadline) or math.huge)
 local ends, fence = lease_end(rec, now, ARGV[5], false), ms(count_of(rec, "fence") + 1)
+take_gates(gates, id, rec, now, ends, fence)
 redis.call("HSET", KEYS[1], "status", "processing", "fence", fence, "claim_id", claim_id, "owner", ARGV[3],
   "owner_client", ARGV[4], "started_at", ms(now), "lease_until", ms(ends), "execute_until", ms(stop),
   "claims", claims)

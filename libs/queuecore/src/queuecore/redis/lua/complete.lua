@@ -43,12 +43,16 @@ if late then
   redis.call("HINCRBY", base .. ":state", "duplicates", 1)
   return { "lost" }
 end
-local status, fields = ARGV[4], {}
+local now, status, fields = now_ms(ARGV[8]), ARGV[4], {}
 if rec.cancel_requested == "1" then
   status = "cancelled"
   fields = { "error_code", "cancelled" }
 else
-  for name, value in pairs(cjson.decode(ARGV[5])) do
+  local said = cjson.decode(ARGV[5])
+  if said.tokens_used then
+    correct_spent(rec, tonumber(said.tokens_used), now)
+  end
+  for name, value in pairs(said) do
     fields[#fields + 1] = name
     fields[#fields + 1] = value
   end
@@ -56,5 +60,5 @@ end
 fields[#fields + 1] = "settled"
 fields[#fields + 1] = "complete:" .. ARGV[2] .. ":" .. ARGV[3] .. ":" .. status
 redis.call("HDEL", base .. ":state", "breaker")
-verdict(base, id, rec, status, fields, now_ms(ARGV[8]), tonumber(ARGV[6]), tonumber(ARGV[7]))
+verdict(base, id, rec, status, fields, now, tonumber(ARGV[6]), tonumber(ARGV[7]))
 return { status }

@@ -59,6 +59,7 @@ for name, value in pairs(cjson.decode(ARGV[5])) do
 end
 local due = ARGV[4] ~= "" and now + ARGV[4]
 if due and not (rec.deadline and tonumber(rec.deadline) <= due) then
+  free_slots(id, rec, now)
   leave(base, id, rec)
   await_again(base, id, rec)
   fields[2] = settled .. "pending"

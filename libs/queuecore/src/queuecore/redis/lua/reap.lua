@@ -68,7 +68,7 @@ if rec.status == "pending" or rec.claim_id == "foreign" then
 end
 local retention = { result = tonumber(ARGV[8]), deadletter = tonumber(ARGV[9]), tombstone = tonumber(ARGV[10]) }
 if rec.status == "pending" then -- a stranded pop: moved, never claimed, not counted
-  requeue(base, id, rec)
+  requeue(base, id, rec, now)
   return { "requeued" }
 end
 return { end_dead_claim(base, id, rec, ARGV[6], tonumber(ARGV[7]), now, retention, false) }

@@ -46,7 +46,7 @@ if rec.cancel_requested == "1" then
     tonumber(ARGV[4]), tonumber(ARGV[5]))
   return { "cancelled" }
 end
-requeue(base, id, rec)
+requeue(base, id, rec, now)
 if ARGV[3] ~= "" then
   redis.call("HSET", KEYS[1], "settled", settled .. "pending")
 end

@@ -15,6 +15,7 @@
 -- Invariant  Only the current owner of a running job extends its lease; a lapsed lease nobody reaped revives.
 -- @include record
 -- @include place
+-- @include slots
 
 local id, rec = ARGV[1], read_record(KEYS[1])
 if not rec or rec.status ~= "processing" or not owns(rec, ARGV[2], ARGV[3]) then
@@ -25,6 +26,7 @@ end
 local now = now_ms(ARGV[6])
 local ends = lease_end(rec, now, ARGV[4], true)
 set_lease(KEYS[2], id, ARGV[2], ARGV[3], ends - now, ends)
+keep_slots(id, rec, ends)
 redis.call("HSET", KEYS[1], "lease_until", ms(ends))
 if ARGV[5] ~= "" then
   redis.call("HSET", KEYS[1], "owner_client", ARGV[5])

@@ -68,6 +68,12 @@ local function unhold(base, id, rec)
   leave(base, id, rec)
 end
 
+-- put_aside(base, id, rec): refused by a gate. A popped entry has left its place: false, it waits in delayed.
+local function put_aside(base, id, rec)
+  leave(base, id, rec)
+  return false
+end
+
 -- is_waiting(base, id): in some structure of those that wait (reconcile and nobody else may ask: it is O(n)).
 local function is_waiting(base, id)
   return redis.call("ZSCORE", base .. ":delayed", id) ~= false

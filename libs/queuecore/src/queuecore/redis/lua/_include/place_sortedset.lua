@@ -92,6 +92,14 @@ local function unhold(base, id, rec)
   leave(base, id, rec)
 end
 
+-- put_aside(base, id, rec): refused by a gate: true, it stands where it stood, and nobody is woken for it.
+local function put_aside(base, id, rec)
+  leave(base, id, rec)
+  redis.call("ZADD", waiting_key(base), rec.score, id)
+  file(base, id, rec, rec.score)
+  return true
+end
+
 -- is_waiting(base, id): in some structure of those that wait.
 local function is_waiting(base, id)
   return redis.call("ZSCORE", base .. ":delayed", id) ~= false

@@ -225,6 +225,15 @@ local function unhold(base, id, rec)
   end
 end
 
+-- put_aside(base, id, rec): refused by a gate: true, its entry is kept at its place, and nobody is woken for it.
+local function put_aside(base, id, rec)
+  local stream, entry = where(base, id)
+  leave_registers(base, id, rec)
+  redis.call("XCLAIM", stream, "workers", "released", 0, entry, "JUSTID")
+  redis.call("HSET", "job:" .. id, "returned", "1")
+  return true
+end
+
 -- is_waiting(base, id): in some structure of those that wait.
 local function is_waiting(base, id)
   if redis.call("ZSCORE", base .. ":delayed", id) or redis.call("ZSCORE", base .. ":paused", id) then

@@ -3,6 +3,7 @@
 -- verdict(base, id, rec, status, fields, now, retain_ms, tombstone_ms): fields is a flat list of names and values.
 local function verdict(base, id, rec, status, fields, now, retain_ms, tombstone_ms)
   local key, model = "job:" .. id, string.sub(base, 7)
+  free_slots(id, rec, now)
   leave(base, id, rec)
   count_no_more(base, id, rec)
   redis.call("HDEL", key, "lease_until", "return_to", "returned")
@@ -52,8 +53,10 @@ local function end_dead_claim(base, id, rec, cause, max_reaps, now, retention, k
   end
   redis.call("HSET", "job:" .. id, "reaps", reaps, "last_exit", cause)
   rec.reaps = tostring(reaps)
-  if not keep_place then
-    requeue(base, id, rec)
+  if keep_place then
+    free_slots(id, rec, now)
+  else
+    requeue(base, id, rec, now)
   end
   return "requeued"
 end

@@ -1,4 +1,5 @@
 -- Becoming pending, in whichever of the waiting structures applies.
+-- @include slots
 
 -- note_waiting(base, id, rec): the two indexes of waiting jobs.
 local function note_waiting(base, id, rec)
@@ -74,8 +75,9 @@ local function await_again(base, id, rec)
   count_waiting(base, id, rec)
 end
 
--- requeue(base, id, rec): back where it was.
-local function requeue(base, id, rec)
+-- requeue(base, id, rec, now): back where it was. Its slots are free before anybody can see it.
+local function requeue(base, id, rec, now)
+  free_slots(id, rec, now)
   unhold(base, id, rec)
   await_again(base, id, rec)
   note_waiting(base, id, rec)
