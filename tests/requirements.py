@@ -196,8 +196,23 @@ GUARANTEES: Final[Mapping[str, Guarantee]] = {
         "A gate or limit that says no takes no claim, changes no counter and hides no other job.",
         {
             "gate:claim:refusal-costs-nothing": Requirement(
-                "A refused entry waits and returns to its place with all counters unchanged; jobs behind it run.",
-                "gates and provider limits are a later issue",
+                "A refused entry waits and returns to its place with all counters unchanged; jobs behind it run."
+            ),
+            "gate:claim:fault-waits": Requirement(
+                "A gate that cannot say makes the job wait, counted and logged, and no claim is taken."
+            ),
+            "gate:rate:sliding-window": Requirement(
+                "No window of a limit's length, wherever it begins, holds more runs than the limit."
+            ),
+            "gate:provider:shared-by-models": Requirement("The models of one provider share its limits."),
+            "gate:tokens:corrected-by-usage": Requirement(
+                "Tokens are taken by estimate with the claim and corrected by what the answer says it used."
+            ),
+            "gate:slot:given-back": Requirement(
+                "Every way out of a run gives its slot back in the same step, before the job can be seen again."
+            ),
+            "gate:slot:lease": Requirement(
+                "The slot of a killed worker comes back with its lease; the limit is never exceeded by kills."
             ),
             "submit:submit:full-queue-refuses": Requirement(
                 "Past max_pending a submission is refused and leaves nothing behind."

@@ -20,6 +20,7 @@ from queuecore.errors import BrokerUnavailable, ClaimLost
 from queuecore.job import Status
 from queuecore.names import new_claim_id, new_job_id
 from queuecore.notice import Attempt, NewNotice, NoticeStatus
+from queuecore.providers import Provider, gate_of
 from queuecore.redis import TRANSPORTS, RedisQueue
 from queuecore.redis.client import Link
 from queuecore.redis.scripts import load
@@ -51,6 +52,7 @@ CONFIGS: Final = {
     )
     for transport in TRANSPORTS
 }
+GATE: Final = gate_of("m", [], "acme", Provider(requests_per_minute=99, tokens_per_minute=99_000, concurrent=99), 1_000)
 WORKER: Final = Worker("worker")
 
 
@@ -105,7 +107,7 @@ async def submit(queue: RedisQueue, model: str, count: int = 1, **more: Any) -> 
 
 
 async def claim(queue: RedisQueue, model: str, **more: Any) -> Claim:
-    found = await queue.broker(model, CONFIGS[model]).claim(WORKER, new_claim_id(), **more)
+    found = await queue.broker(model, CONFIGS[model], GATE).claim(WORKER, new_claim_id(), **more)
     assert found is not None
     return found
 
@@ -208,15 +210,17 @@ async def lose(reaper: RedisQueue, model: str, held: Claim) -> None:
 
 
 async def work_as_relay(gateway: RedisQueue, relay: RedisQueue, _reaper: RedisQueue, model: str) -> None:
-    broker = relay.broker(model, CONFIGS[model])
+    broker = relay.broker(model, CONFIGS[model], GATE)
     ids = await submit(gateway, model, 8)
-    waiting = asyncio.ensure_future(relay.broker(model, CONFIGS[model]).claim(WORKER, new_claim_id(), wait_seconds=5))
+    waiting = asyncio.ensure_future(
+        relay.broker(model, CONFIGS[model], GATE).claim(WORKER, new_claim_id(), wait_seconds=5)
+    )
     held = await waiting
     assert held is not None
     assert held.job_id == ids[0]
     async with listening(relay) as client:
         _ = await broker.renew(held, client)
-    _ = await broker.complete(held, Result("key", 1, "text/plain", "0" * 64))
+    _ = await broker.complete(held, Result("key", 1, "text/plain", "0" * 64, tokens=7))
     back = await claim(relay, model)
     later = await claim(relay, model)
     _ = await broker.release(later)
@@ -227,7 +231,7 @@ async def work_as_relay(gateway: RedisQueue, relay: RedisQueue, _reaper: RedisQu
     _ = await broker.fail(await claim(relay, model), fatal)  # pauses the queue
     _ = await broker.counts()
     assert await broker.claim(WORKER, new_claim_id(), wait_seconds=0.05) is None
-    idle = relay.broker(model, CONFIGS[model])
+    idle = relay.broker(model, CONFIGS[model], GATE)
     blocked = asyncio.ensure_future(idle.claim(WORKER, new_claim_id(), wait_seconds=None))
     await idle.interrupt()
     assert await asyncio.wait_for(blocked, 5) is None
@@ -243,7 +247,7 @@ async def work_as_reaper(gateway: RedisQueue, relay: RedisQueue, reaper: RedisQu
     await reaper.server.forget(["object"])
     ids = await submit(gateway, model, 6)
     dead = await claim(relay, model)
-    _ = await relay.broker(model, CONFIGS[model]).renew(dead, client)
+    _ = await relay.broker(model, CONFIGS[model], GATE).renew(dead, client)
     (owned,) = await broker.owners()
     assert (await broker.reap_dead(owned, "killed")).outcome == "requeued"
     over = await claim(relay, model, execution_ms=1)
@@ -254,7 +258,7 @@ async def work_as_reaper(gateway: RedisQueue, relay: RedisQueue, reaper: RedisQu
     _ = await eventually(revoked)
     lapsed = await claim(relay, model)
     await lose(reaper, model, lapsed)
-    _ = await relay.broker(model, CONFIGS[model]).fail(
+    _ = await relay.broker(model, CONFIGS[model], GATE).fail(
         await claim(relay, model), Failure("inference_error", "m", retry_in_ms=1)
     )
     _ = await eventually(broker.promote)

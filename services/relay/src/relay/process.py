@@ -18,6 +18,7 @@ import uvloop
 from queuecore.blobs import BlobStore
 from queuecore.config import ModelConfig, load_config
 from queuecore.errors import BlobUnavailable, BrokerUnavailable, ConfigurationError, OutcomeUnknown
+from queuecore.gates import Gate
 from queuecore.redis import open_redis
 from queuecore.service import stop_event
 from queuecore.settings import CommonSettings, read_settings
@@ -64,7 +65,7 @@ async def serve(environ: Mapping[str, str]) -> ExitCode:
     stop = stop_event()
     settings, common = read_settings(RelaySettings, environ), read_settings(CommonSettings, environ)
     logs.configure("relay", common.log_level, common.log_format)
-    model = _model(settings, common)
+    model, gate = _model(settings, common)
     tally = Tally(settings.model)
     tracer = Tracer("relay", common.otel_exporter_otlp_endpoint, timeout_seconds=_LAST_SPANS_SECONDS)
     name = f"{socket.gethostname()}:{os.getpid()}:{secrets.token_hex(3)}"
@@ -80,7 +81,7 @@ async def serve(environ: Mapping[str, str]) -> ExitCode:
     relay = Relay(
         settings,
         model,
-        queue.broker(settings.model, model),
+        queue.broker(settings.model, model, gate),
         liveness,
         late.store,
         progress=progress,
@@ -96,13 +97,14 @@ async def serve(environ: Mapping[str, str]) -> ExitCode:
         tracer.close(_LAST_SPANS_SECONDS)
 
 
-def _model(settings: RelaySettings, common: CommonSettings) -> ModelConfig:
-    models = load_config(common.models_file).models
+def _model(settings: RelaySettings, common: CommonSettings) -> tuple[ModelConfig, Gate | None]:
+    config = load_config(common.models_file)
+    models = config.models
     if settings.model not in models:
         raise ConfigurationError(f"RELAY_MODEL: {settings.model!r} is not in {common.models_file}: {', '.join(models)}")
     if not common.blobs_url:
         raise ConfigurationError("BLOBS_URL: required; s3://bucket/prefix or file:///dir")
-    return models[settings.model]
+    return models[settings.model], config.gate(settings.model)
 
 
 class _Late:

@@ -19,6 +19,7 @@ from relay.link import Address
 from relay.request import build_request
 from relay.source import STORE_BACKOFF, stored_input
 from relay.upstream import Exchange
+from relay.usage import Usage
 
 # An answer up to this size is kept until it is stored, so that a fault of the store does not cost the inference.
 SPOOLED_BYTES: Final = 8 * 1024 * 1024
@@ -72,9 +73,11 @@ class Run:
             nonlocal size
             async for chunk in chunks:
                 digest.update(chunk)
+                usage.feed(chunk)
                 size += len(chunk)
                 yield chunk
 
+        usage = Usage(exchange.content_type)
         answer = counted(exchange.chunks())
         async for chunk in answer:
             spooled.append(chunk)
@@ -84,7 +87,9 @@ class Run:
         else:
             exchange.abort()  # the model is done and need not wait for the store
             await self._put_until_stored(store, key, spooled)
-        return Result(key, size, exchange.content_type, digest.hexdigest(), http_status=exchange.status)
+        return Result(
+            key, size, exchange.content_type, digest.hexdigest(), http_status=exchange.status, tokens=usage.tokens()
+        )
 
     async def _put_until_stored(self, store: BlobStore, key: str, spooled: list[bytes]) -> None:
         failures = 0

@@ -217,7 +217,7 @@ METRICS: Final[tuple[Metric, ...]] = (
     Metric(
         "relayq_gate_refusals_total", "counter", ("model", "outcome"),
         "Claims that a gate refused: wait, drop (the job failed) or fault (the gate could not say). Counted by the "
-        "scripts; each reaper shows what came since its start: use max(), not sum().", "reaper",
+        "scripts; each reaper shows the same truth since the queue began: use max(), not sum().", "reaper",
     ),
     Metric("relayq_promoted_total", "counter", ("model",), "Delayed jobs that became due.", "reaper"),
     Metric("relayq_objects_swept_total", "counter", ("kind",), "Objects removed from the store.", "reaper"),

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from typing import Any
 
+import msgspec
 from starlette.requests import Request
 from starlette.responses import Response
 
@@ -12,7 +13,7 @@ from gateway.edge import edge_of
 from gateway.handlers.answers import json_answer
 from gateway.problems import RETRY_SECONDS, Refusal
 from queuecore.broker import QueueCounts
-from queuecore.config import ModelConfig
+from queuecore.config import Config
 
 
 async def models(request: Request) -> Response:
@@ -25,14 +26,16 @@ async def models(request: Request) -> Response:
         200,
         {
             "models": [
-                _model(name, edge.config.models[name], queue, edge.settings.max_upload_bytes)
+                _model(name, edge.config, queue, edge.settings.max_upload_bytes)
                 for name, queue in zip(names, counts, strict=True)
             ]
         },
     )
 
 
-def _model(name: str, model: ModelConfig, queue: QueueCounts, max_upload_bytes: int) -> dict[str, Any]:
+def _model(name: str, config: Config, queue: QueueCounts, max_upload_bytes: int) -> dict[str, Any]:
+    model = config.models[name]
+    provider = config.providers.get(model.provider or "")
     return {
         "name": name,
         "service_type": model.service_type,
@@ -42,6 +45,8 @@ def _model(name: str, model: ModelConfig, queue: QueueCounts, max_upload_bytes: 
         "max_upload_bytes": min(model.max_upload_bytes or max_upload_bytes, max_upload_bytes),
         "max_pending": model.max_pending,
         "execution_timeout_seconds": model.execution_timeout_seconds,
+        "provider": {"name": model.provider, **msgspec.to_builtins(provider)} if provider else None,
+        "gates": msgspec.to_builtins(model.gates),
         "queue": {
             "pending": queue.pending,
             "processing": queue.processing,

@@ -15,6 +15,7 @@ from gateway.idempotency import Hold, fingerprint, held, key_of
 from gateway.keyfile import Caller
 from gateway.problems import Refusal
 from gateway.requests import Options, traceparent
+from gateway.tokens import estimate
 from gateway.uploads import Accepted, Disconnected, Head, Intake, Limits
 from queuecore import clock
 from queuecore.blobs import BlobStore
@@ -198,6 +199,7 @@ def _fields(accepted: Accepted, tenant: str, key: str) -> dict[str, str]:
         "input_filename": accepted.filename,
         "input_content_type": accepted.content_type,
         "params": submission.params,
+        "tokens_estimate": estimate(submission.params),
         "callback_url": submission.callback_url,
     }
 

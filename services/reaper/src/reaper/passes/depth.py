@@ -13,6 +13,7 @@ from queuecore.telemetry import metrics
 from queuecore.telemetry.names import Event
 from reaper.passes.reap import SORTED
 
+GATE_OUTCOMES: Final = ("wait", "drop", "fault")
 UNDELIVERED_AFTER_MS: Final = 60_000  # a verdict whose consumer died is given to another after a minute
 
 _log = logging.getLogger(__name__)
@@ -25,6 +26,7 @@ class Depths:
         self._broker = broker
         self._stuck = False
         self._duplicates = 0
+        self._refusals = dict.fromkeys(GATE_OUTCOMES, 0)
 
     async def show(self) -> None:
         """Read and show."""
@@ -36,6 +38,11 @@ class Depths:
         duplicates = metrics.DUPLICATE_RESULTS_SUPPRESSED.labels(model)
         duplicates.inc(max(0, counts.duplicates - self._duplicates))
         self._duplicates = counts.duplicates
+        for outcome, count in zip(
+            GATE_OUTCOMES, (counts.gate_waits, counts.gate_drops, counts.gate_faults), strict=True
+        ):
+            metrics.GATE_REFUSALS.labels(model, outcome).inc(max(0, count - self._refusals[outcome]))
+            self._refusals[outcome] = count
         for state in ("pending", "processing", "delayed", "paused", "ordered", "deadletter", "outbox"):
             metrics.QUEUE_JOBS.labels(model, state).set(getattr(counts, state))
         metrics.OLDEST_PENDING_AGE_SECONDS.labels(model).set((counts.oldest_pending_ms or 0) / 1000)
