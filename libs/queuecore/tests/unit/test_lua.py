@@ -93,6 +93,7 @@ def test_every_transport_has_the_same_functions(transport: str) -> None:
         "leave",
         "enter",
         "put_back",
+        "put_aside",
         "is_waiting",
         "waiting_count",
         "bury",

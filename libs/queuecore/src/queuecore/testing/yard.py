@@ -53,14 +53,17 @@ class Yard:
         model: str = "m",
         lease_seconds: int = 60,
         transport: Transport = "list",
+        limits: str = "",
         store: tuple[BlobStore, Mapping[str, str]] | None = None,
     ) -> None:
-        """``store`` is another one than a plain directory, and the environment that makes processes open it."""
+        """``limits`` is YAML behind the model's keys. ``store`` is another one than a plain directory, and the
+        environment that makes processes open it.
+        """
         self.model, self.mock, self.directory, self.lease_seconds = model, mock, directory, lease_seconds
         self._server = server
         directory.mkdir(exist_ok=True, parents=True)
         self.models_file = directory / "models.yaml"
-        text = "models:" + MODEL_TEXT.format(name=model, lease=lease_seconds, transport=transport)
+        text = "models:" + MODEL_TEXT.format(name=model, lease=lease_seconds, transport=transport) + limits
         _ = self.models_file.write_text(text, "utf-8")
         (directory / "blobs").mkdir(exist_ok=True)
         self.common = CommonSettings(redis_url=Secret(server.url), models_file=str(self.models_file))
