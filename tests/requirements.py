@@ -356,6 +356,13 @@ GUARANTEES: Final[Mapping[str, Guarantee]] = {
         "The client's side",
         "What a caller of the HTTP interface may rely on besides the life of a job.",
         {
+            "dedup:submit:one-item": Requirement(
+                "An item is taken once a window: who submits it again is told of the first job; it is free when that fails."
+            ),
+            "priority:score:seeds-examples": Requirement("Seed 004's worked examples of its priority score."),
+            "priority:score:age-counts": Requirement(
+                "What the queue stores orders any two jobs as the seed's formula does at any moment; a wait has a bound."
+            ),
             "idempotency:submit:one-job-a-key": Requirement(
                 "50 simultaneous posts with one Idempotency-Key: one job, one queue entry, one object."
             ),

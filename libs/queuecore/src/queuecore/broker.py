@@ -28,6 +28,7 @@ from queuecore.gates import Gate
 from queuecore.job import JobRecord, Status
 from queuecore.reservation import Reservation
 
+LONGEST_DEDUP_KEY = 2_048
 FOREIGN = "foreign"  # owner and claim_id of a claim that a seed-protocol relay holds (design §4.4)
 
 
@@ -60,6 +61,14 @@ class QueueLimits(NamedTuple):
     gate: Gate | None = None  # what else decides whether a job may be claimed now: limits of the model and its provider
 
 
+class Dedup(NamedTuple):
+    """An item that is taken once: who names it again within its window is told of the first job (seed 004)."""
+
+    key: str  # a URL, a digest: at most LONGEST_DEDUP_KEY characters, none of them a control character
+    window_ms: int = 604_800_000
+    force: bool = False  # take it again all the same; the window begins anew
+
+
 class NewJob(msgspec.Struct, frozen=True, kw_only=True):
     """What submit needs. ``fields`` are record fields as text; see ``JobRecord`` for their meaning.
 
@@ -73,6 +82,7 @@ class NewJob(msgspec.Struct, frozen=True, kw_only=True):
     deadline: int | None = None
     ordering_key: str = ""
     reservation: Reservation | None = None
+    dedup: Dedup | None = None
     tenant_cap: int | None = None  # of the caller's own; the queue's max_pending_per_tenant holds beside it
 
 
@@ -221,6 +231,7 @@ class Broker(ABC):
             QueueFull: ``max_pending`` jobs wait already.
             TenantQueueFull: so many jobs of this tenant are pending in this queue already.
             ReservationLost: another request has the idempotency key meanwhile.
+            DuplicateItem: its ``dedup`` key was submitted within the window; names the first job.
         """
 
     @abstractmethod
@@ -263,6 +274,10 @@ class Broker(ABC):
         A cursor is `<created_at>:<id>` of the last job looked at, so it is a place in every queue's list. A page may
         end early, with a cursor, when the filters leave little.
         """
+
+    def item_of(self, job: NewJob) -> str:
+        """What ``dedup:seen`` knows it by: never another tenant's, never another queue's."""
+        return f"{self.model} {job.fields.get('tenant', '') or '-'} {job.dedup.key}" if job.dedup else ""
 
     def tenant_cap(self, job: NewJob) -> int | None:
         """How many jobs of its tenant may be pending here: the smaller of the queue's cap and the caller's own."""

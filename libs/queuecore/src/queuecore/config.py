@@ -67,6 +67,7 @@ class ModelConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_on
     max_upload_bytes: PositiveInt | None = None
     max_pending: PositiveInt = 10_000
     max_pending_per_tenant: PositiveInt | None = None
+    dedup_seconds: PositiveInt = 604_800
     retries: Retries = Retries()
     provider: str | None = None
     gates: list[GateConfig] = []

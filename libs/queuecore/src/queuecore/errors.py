@@ -6,6 +6,7 @@
     │   ├── JobNotFound               no such record
     │   ├── JobExpired                was here, retention is over; carries the tombstone
     │   ├── ClaimLost                 the claim is no longer current: stop, write nothing
+    │   ├── DuplicateItem             names the first job of this item; nothing was submitted
     │   └── WrongState(status)        the verb does not apply now
     ├── QueueFull(model, limit)
     │   └── TenantQueueFull         the tenant's share of it is used up
@@ -76,6 +77,15 @@ class ClaimLost(JobError):
 
     def __init__(self, job_id: str, reason: str = "the claim is no longer current") -> None:
         super().__init__(job_id, reason)
+
+
+class DuplicateItem(JobError):
+    """This item was submitted before, within its window; ``job_id`` is the first job. Nothing was submitted."""
+
+    code = "duplicate_item"
+
+    def __init__(self, job_id: str) -> None:
+        super().__init__(job_id, "has this dedup_key already")
 
 
 class WrongState(JobError):

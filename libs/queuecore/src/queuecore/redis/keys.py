@@ -10,6 +10,7 @@ from queuecore.reservation import Scope
 WEBHOOKS: Final = "webhooks:"  # prefix: targets, due:<target>, index, parked
 NOTICES: Final = f"{WEBHOOKS}index"
 NOTICES_PARKED: Final = f"{WEBHOOKS}parked"
+DEDUP_SEEN: Final = "dedup:seen"  # zset item -> expiry ms (seed 004); dedup:jobs beside it names who took each
 NO_IDEMPOTENCY: Final = "idem:"  # what submit is given where the request had no key
 
 

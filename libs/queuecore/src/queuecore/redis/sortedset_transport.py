@@ -2,20 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence, Set
-from types import MappingProxyType
-from typing import Final
+from collections.abc import Callable, Sequence, Set
 
 from queuecore.broker import NewJob, QueueLimits
 from queuecore.redis import scripts
 from queuecore.redis.broker import Depths
 from queuecore.redis.client import Link
 from queuecore.redis.peeking import PeekingBroker
-
-# Seed 004: score = base - age_seconds * 0.001, so 1 of base is worth 1000 s. Here counted in ms of arrival.
-RANKS_MS: Final[Mapping[str, int]] = MappingProxyType(
-    {"normal": 100_000_000, "high": 50_000_000, "critical": 10_000_000, "false": 100_000_000, "true": 50_000_000}
-)
+from queuecore.scoring import rank_ms
 
 
 class SortedSetBroker(PeekingBroker):
@@ -34,7 +28,7 @@ class SortedSetBroker(PeekingBroker):
     def _entry_fields(self, job: NewJob) -> dict[str, str]:
         fields = {"dedup_ms": str(self.limits.result_dedup_ms)}
         if self.limits.order == "priority":
-            fields["rank"] = str(RANKS_MS[job.priority])
+            fields["rank"] = str(rank_ms(job.priority, job.fields.get("content_class", "")))
         elif job.deadline is None:
             fields["rank"] = str(self.limits.pending_max_age_ms)
         if self.limits.fair_share:

@@ -25,6 +25,7 @@ from queuecore.broker import (
 )
 from queuecore.errors import (
     ClaimLost,
+    DuplicateItem,
     JobExpired,
     JobNotFound,
     QueueFull,
@@ -107,12 +108,18 @@ class RedisVerbs(Broker):
             token=held.token if held else "",
             fingerprint=held.fingerprint if held else "",
             tenant_cap="" if cap is None else cap,
+            seen=names.DEDUP_SEEN,
+            item=self.item_of(job),
+            window_ms=job.dedup.window_ms if job.dedup else 0,
+            force="1" if job.dedup and job.dedup.force else "",
         )
         match reply:
             case ["created", status, created_at]:
                 return Submitted(created=True, status=Status(status), created_at=int(created_at))
             case ["exists", status]:
                 return Submitted(created=False, status=Status(status))
+            case ["duplicate", first]:
+                raise DuplicateItem(first)
             case ["unreserved"]:
                 raise ReservationLost("another request with this Idempotency-Key is or was being accepted")
             case ["tenant_full"] if cap is not None:

@@ -29,7 +29,16 @@ from queuecore.broker import (
     Submitted,
     Worker,
 )
-from queuecore.errors import ClaimLost, JobExpired, JobNotFound, QueueFull, ReservationLost, TenantQueueFull, WrongState
+from queuecore.errors import (
+    ClaimLost,
+    DuplicateItem,
+    JobExpired,
+    JobNotFound,
+    QueueFull,
+    ReservationLost,
+    TenantQueueFull,
+    WrongState,
+)
 from queuecore.gates import Ledger
 from queuecore.job import JobRecord, Status, record_from_fields
 from queuecore.reservation import LIFE_MS, Answered, Held, Reply, Reservation, Reservations, Reserved, Scope
@@ -121,6 +130,8 @@ class MemoryBroker(Broker):
         if held and reply[0] == "created":
             keys.settle(job.id, held)
         self._queue.pump()
+        if reply[0] == "duplicate":
+            raise DuplicateItem(reply[1])
         if reply == ("tenant_full",):
             raise TenantQueueFull(self.model, self.tenant_cap(job) or 0)
         if reply == ("full",):

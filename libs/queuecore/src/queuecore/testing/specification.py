@@ -14,7 +14,7 @@ from typing import NamedTuple
 from queuecore.broker import FOREIGN, NewJob, QueueLimits
 from queuecore.gates import NOTHING, Admit, Asking, Drop, Ledger, Taken, Wait, ask
 from queuecore.job import TERMINAL, Status
-from queuecore.redis.sortedset_transport import RANKS_MS
+from queuecore.scoring import rank_ms
 
 
 @dataclass
@@ -48,6 +48,8 @@ class Job:
     cancel_requested: bool = False
     settled: str = ""
     queued_at: int | None = None  # a retry or a redrive begins to wait anew
+    item: str = ""  # what it has taken for a window of item_ms
+    item_ms: int = 0
     entered: int = 0  # streams: the number of its entry
     retain_until: int | None = None
     tombstone_until: int | None = None
@@ -103,6 +105,7 @@ class State:
     ledger: Ledger = field(default_factory=Ledger)  # queues of one provider share it
     entries: int = 0
     tags: dict[str, int] = field(default_factory=dict)  # tenant -> tag, of tenants that have something to run
+    seen: dict[str, tuple[int, str]] = field(default_factory=dict)  # item -> (until, the job that took it)
     idle_tags: dict[str, int] = field(default_factory=dict)  # of others, while it is ahead of ``served``
     served: int = 0
     changes: list[tuple[str, str]] = field(default_factory=list)  # (channel, id) since last taken
@@ -167,6 +170,11 @@ class Specification:
         waiting = [*state.pending, *state.paused]
         return [one for one in waiting if one in state.jobs and state.jobs[one].tenant == tenant]
 
+    def take_item(self, job: Job, now: int) -> None:
+        """Nobody else may take it until its window is over, unless by force."""
+        self.state.seen = {item: one for item, one in self.state.seen.items() if one[0] > now}
+        self.state.seen[job.item] = now + job.item_ms, job.id
+
     def note_turns(self, job: Job | None) -> None:
         """Its tenant has something to run now, or no more: a tenant that comes back has saved nothing up (ADR 0008)."""
         if job is None or not self.limits.fair_share:
@@ -202,7 +210,7 @@ class Specification:
             return int(job.priority != "high"), int(not job.returned), job.entered, ""
         since = job.created_at if job.queued_at is None else job.queued_at
         if order == "priority":
-            return RANKS_MS[job.priority] + since, 0, 0, job_id
+            return rank_ms(job.priority, dict(job.fields).get("content_class", "")) + since, 0, 0, job_id
         return since + self.limits.pending_max_age_ms if job.deadline is None else job.deadline, 0, 0, job_id
 
     def _number_anew(self, job_ids: Iterable[str]) -> None:
@@ -341,6 +349,8 @@ class Specification:
         job.retain_until, job.tombstone_until = now + retain, now + retain + retention.tombstone_ms
         job.settled = settled or job.settled
         self._note(job, values or {})
+        if status is not Status.COMPLETED and self.state.seen.get(job.item, (0, ""))[1] == job.id:
+            del self.state.seen[job.item]
         self.state.outbox.append(Event(f"{job.id}:{job.generation}", job.id, status, now))
         self.let_next_in(job, now)
         self.state.changes.append(("completed", job.id))
@@ -385,6 +395,11 @@ class Specification:
         waiting = len(state.pending) + len(state.paused) + len(state.delayed) + sum(map(len, state.ordered.values()))
         if waiting >= self.limits.max_pending:
             return ("full",)
+        item = new.dedup.key and f"{new.fields.get('tenant', '')} {new.dedup.key}" if new.dedup else ""
+        if new.dedup and not new.dedup.force:
+            until, first = state.seen.get(item, (0, ""))
+            if until > now:
+                return "duplicate", first
         caps = [one for one in (self.limits.max_pending_per_tenant, new.tenant_cap) if one is not None]
         tenant = new.fields.get("tenant", "")
         if caps and self.pending_of(tenant) >= min(caps):
@@ -400,6 +415,9 @@ class Specification:
             new.deadline,
             new.ordering_key,
         )
+        if new.dedup:
+            job.item, job.item_ms = item, new.dedup.window_ms
+            self.take_item(job, now)
         state.jobs[new.id] = job
         self.admit_in_order(job, now)
         return "created", Status.PENDING
@@ -790,7 +808,11 @@ class Specification:
             last_exit=job.last_exit,
             queue_wait_ms=job.queue_wait_ms,
             queued_at=now,
+            item=job.item,
+            item_ms=job.item_ms,
         )
+        if job.item and job.item not in state.seen:
+            self.take_item(job, now)
         self.admit_in_order(job, now)
         self.changed(job_id)
         return ("redriven",)

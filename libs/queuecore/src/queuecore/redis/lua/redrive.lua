@@ -14,6 +14,7 @@
 -- @include record
 -- @include place
 -- @include wait
+-- @include item
 
 local id, base, rec = ARGV[1], KEYS[2], read_record(KEYS[1])
 if not rec then
@@ -42,6 +43,9 @@ redis.call("HSET", KEYS[1], "status", "pending", "generation", ms(ARGV[2] + 1), 
 redis.call("ZADD", base .. ":jobs", rec.created_at or "0", id)
 rec.not_before, rec.status, rec.queued_at = nil, "pending", ms(now)
 count_waiting(base, id, rec)
+if rec.item and not redis.call("HGET", "dedup:jobs", rec.item) then
+  take_item(id, rec, now)
+end
 admit_in_order(base, id, rec, now)
 changed(base, id)
 return { "redriven" }

@@ -3,17 +3,24 @@
 -- KEYS[1]  job    hash    the record
 -- KEYS[2]  queue  prefix  relay:<model>; the names built from it are those of keys.py
 -- KEYS[3]  idem   hash+TTL  the Idempotency-Key's, see edge/reserve; without a key nothing of it is touched
+-- KEYS[4]  seen   zset      dedup:seen, item -> until when; dedup:jobs beside it is a hash item -> the job that took it
 -- ARGV[1]  job_id
 -- ARGV[2]  max_pending   jobs that may wait
 -- ARGV[3]  fields        JSON object of record fields, all strings; values are opaque here
 -- ARGV[4]  token         the reservation's; "" = the request had no key
 -- ARGV[5]  fingerprint   of the request
 -- ARGV[6]  tenant_cap    jobs of this job's tenant that may wait; "" = no cap, and nothing of it is written
--- ARGV[7]  now           test clock in ms; "" means the server's clock
+-- ARGV[7]  item          what may be taken once; "" = nothing
+-- ARGV[8]  window_ms     how long it counts as taken
+-- ARGV[9]  force         "1" = take it again
+-- ARGV[10] now           test clock in ms; "" means the server's clock
+--
+-- An item is free again when its job ends in any way but completed. Items whose window is over are forgotten on the way.
 --
 -- Returns  {"created", "pending", created_at}
 --          {"exists", status}      this id was submitted before; nothing changed
 --          {"unreserved"}          another request has the Idempotency-Key meanwhile; nothing changed
+--          {"duplicate", job_id}   the item was taken within its window, by this job; nothing changed
 --          {"full"}                max_pending jobs wait already; nothing changed
 --          {"tenant_full"}         so many of its tenant's wait already; nothing changed
 --
@@ -21,17 +28,8 @@
 -- @include record
 -- @include place
 -- @include wait
-
--- strays_of(set): some members that are not pending: an operator removed their record, or an older script claimed them.
-local function strays_of(set)
-  local found = {}
-  for _, other in ipairs(redis.call("SRANDMEMBER", set, 100)) do
-    if redis.call("HGET", "job:" .. other, "status") ~= "pending" then
-      found[#found + 1] = other
-    end
-  end
-  return found
-end
+-- @include item
+-- @include tenant
 
 local id, base = ARGV[1], KEYS[2]
 local known = redis.call("HGET", KEYS[1], "status")
@@ -41,6 +39,11 @@ end
 local token = ARGV[4]
 if token ~= "" and redis.call("EXISTS", KEYS[3]) == 1 and redis.call("HGET", KEYS[3], "token") ~= token then
   return { "unreserved" }
+end
+local item = ARGV[7]
+local until_ms = item ~= "" and ARGV[9] ~= "1" and redis.call("ZSCORE", KEYS[4], item)
+if until_ms and tonumber(until_ms) > now_ms(ARGV[10]) then
+  return { "duplicate", redis.call("HGET", "dedup:jobs", item) or "" }
 end
 if waiting_count(base) >= tonumber(ARGV[2]) then
   return { "full" }
@@ -59,9 +62,13 @@ if cap then
 end
 
 -- writes
-local now = now_ms(ARGV[7])
+local now = now_ms(ARGV[10])
 for _, other in ipairs(strays) do
   redis.call("SREM", tenant_set(base, rec), other)
+end
+if item ~= "" then
+  rec.item, rec.item_ms = item, ARGV[8]
+  take_item(id, rec, now)
 end
 local flat = {}
 for name, value in pairs(rec) do

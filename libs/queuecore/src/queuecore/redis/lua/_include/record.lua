@@ -52,6 +52,11 @@ local function settled_word(rec, verb, fence, claim_id)
   return nil
 end
 
+-- changed(model, id): a wake-up for whoever watches this job; losing it loses nothing.
+local function changed(base, id)
+  redis.call("PUBLISH", "jobs:" .. string.sub(base, 7) .. ":changed", id)
+end
+
 -- count_waiting, count_no_more(base, id, rec): the set of its tenant's pending jobs, kept for those that have a cap. A set
 -- and no counter: a script that runs twice, or an older one that knows nothing of it, makes no number drift.
 local function tenant_set(base, rec)
@@ -68,9 +73,4 @@ local function count_no_more(base, id, rec)
   if rec.capped then
     redis.call("SREM", tenant_set(base, rec), id)
   end
-end
-
--- changed(model, id): a wake-up for whoever watches this job; losing it loses nothing.
-local function changed(base, id)
-  redis.call("PUBLISH", "jobs:" .. string.sub(base, 7) .. ":changed", id)
 end

@@ -1,11 +1,16 @@
 -- The end of a job, of whatever kind: record, structures, outbox, ordering key and wake-ups in one step (G3, G9).
 
+-- @include item
+
 -- verdict(base, id, rec, status, fields, now, retain_ms, tombstone_ms): fields is a flat list of names and values.
 local function verdict(base, id, rec, status, fields, now, retain_ms, tombstone_ms)
   local key, model = "job:" .. id, string.sub(base, 7)
   free_slots(id, rec, now)
   leave(base, id, rec)
   count_no_more(base, id, rec)
+  if status ~= "completed" then
+    free_item(id, rec)
+  end
   redis.call("HDEL", key, "lease_until", "return_to", "returned")
   redis.call("HSET", key, "status", status, "finished_at", ms(now), "expires_at", ms(now + retain_ms), unpack(fields))
   if rec.status == "processing" and rec.started_at then
