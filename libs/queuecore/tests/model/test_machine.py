@@ -119,8 +119,8 @@ class QueueMachine(RuleBasedStateMachine):
         deadline: int | None,
         key: str,
         tokens: dict[str, str],
-        item: str,
         *,
+        item: str,
         first: bool,
         repeat: bool,
     ) -> None:
