@@ -15,6 +15,7 @@ from dataclasses import dataclass, field, replace
 from typing import Final, NamedTuple
 
 from queuecore.broker import NewJob, Order, QueueLimits
+from queuecore.gates import Concurrency
 from queuecore.job import Status
 from queuecore.testing.specification import Specification, State
 
@@ -75,6 +76,8 @@ class World:
             tuple(event.event_id for event in queue.outbox), tuple(queue.foreign_leases), tuple(queue.ordering.items()),
             tuple(map(tuple, queue.ordered.values())), tuple(self.workers), tuple(self.readings),
             tuple(self.ghosts.values()), tuple(self.budget.values()),
+            tuple((key, tuple(sorted(held.items()))) for key, held in queue.ledger.slots.items()),
+            tuple((key, tuple(sorted(due.items()))) for key, due in queue.ledger.waiting.items()),
         )  # fmt: skip
 
 
@@ -107,12 +110,14 @@ class Scenario:
     reconciler: bool = False
     fast_death: bool = False
     order: Order = "arrival"
+    slots: int = 0  # of a concurrency gate; 0: none
     make: Callable[[QueueLimits, State], Specification] = Specification
 
     @property
     def limits(self) -> QueueLimits:
         """Of the queue."""
-        return LIMITS._replace(order=self.order)
+        gate = Concurrency("slots", "running", self.slots) if self.slots else None
+        return LIMITS._replace(order=self.order, gate=gate)
 
     def first(self) -> World:
         """Every job submitted, every process idle."""
@@ -162,7 +167,7 @@ class Explorer:
             if _is_over(world):
                 ends.append(number)
             for step in self.steps(world):
-                broken = broken_guarantee(world, step.world)
+                broken = broken_guarantee(world, step.world) or broken_limit(step.world, self.scenario.slots)
                 if broken:
                     self.states = len(index)
                     return Counterexample(broken, trace(number, step.label))
@@ -287,7 +292,8 @@ class Explorer:
                     step="running", fence=made.queue.jobs[me.job].fence, renewing=True, registered=me.connection
                 )
             elif not lost:
-                made.workers[number] = Worker(serial=me.serial, connection=me.connection)
+                # A refused claim leaves no trace: its id may come again, or refusals would make states without end.
+                made.workers[number] = Worker(serial=me.serial - (word == "waiting"), connection=me.connection)
             yield Step(f"{name} claim {me.job} -> {word}{', reply lost' * lost}", made, lost)
         if world.budget.get("term"):
             made, specification = self._fork(world, "term")
@@ -301,6 +307,8 @@ class Explorer:
             if job.lease_until and not any(_keeps_alive(one, name, job.fence) for one in world.workers):
                 made, _ = self._fork(world)
                 made.queue.jobs[name].lease_until = None
+                for key in job.taken.slots:
+                    made.queue.ledger.slots[key][f"{name}:{job.fence}"] = NOW
                 yield Step(f"lease of {name} lapses", made)
             if name in world.queue.foreign_leases:
                 made, _ = self._fork(world)
@@ -308,6 +316,7 @@ class Explorer:
                 yield Step(f"foreign lease of {name} lapses", made)
         if world.queue.delayed:
             made, specification = self._fork(world)
+            made.queue.delayed = dict.fromkeys(made.queue.delayed, NOW)
             _ = specification.promote(NOW)
             yield Step("promote", made)
 
@@ -471,6 +480,17 @@ def broken_guarantee(before: World, after: World) -> str:
     if not operated and [one.seq for one in heads] != sorted(one.seq for one in heads):
         return "G5: redelivered jobs are out of order"
     return _stale_effect(before, after)
+
+
+def broken_limit(world: World, limit: int) -> str:
+    """What of a concurrency gate's promise does not hold, or ""."""
+    live = [holder for held in world.queue.ledger.slots.values() for holder, until in held.items() if until > NOW]
+    for holder in live:
+        name, _, fence = holder.rpartition(":")
+        job = world.queue.jobs[name]
+        if job.status is not Status.PROCESSING or job.fence != int(fence):
+            return f"G7: {name} keeps a slot that no claim holds"
+    return f"G7: {len(live)} hold one of {limit} slots" if limit and len(live) > limit else ""
 
 
 def _was_removed(before: World, after: World, name: str) -> bool:

@@ -541,8 +541,8 @@ class Specification:
         if job.status is Status.PROCESSING:
             self.await_again(job)
         self.leave(job.id, job)
-        if self.peeks:  # it stands where it stood
-            job.returned = True
+        if self.peeks:  # it stands where it stood; on a stream the consumer "released" has it
+            job.returned = job.returned or self.limits.order == "lanes"
             self._insert(job)
             return "waiting"
         state.delayed[job.id], job.return_to = said.until_ms, "back"
