@@ -171,7 +171,8 @@ def test_a_time_without_offset_is_refused_by_name() -> None:
     ],
 )
 def test_a_problem_becomes_the_exception_of_its_status(status: int, kind: type[Refused]) -> None:
-    relayq, _ = client(problem(status, "some_code", "in words", **{"retry-after": "7"}))
+    answer = problem(status, "some_code", "in words", **{"retry-after": "7"})
+    relayq = Client("http://server", patience_seconds=0, transport=httpx.MockTransport(lambda _: answer))
     with pytest.raises(kind) as caught:
         _ = relayq.submit(b"x", service_type="echo")
     assert type(caught.value) is kind

@@ -7,6 +7,7 @@ import io
 from collections.abc import Callable, Iterator
 from datetime import UTC, datetime, timedelta
 from email.utils import format_datetime
+from pathlib import Path
 from typing import Any
 
 import httpx
@@ -14,14 +15,16 @@ import pytest
 
 from relayq import Client, Download, NotReachable, OutcomeUnknown, SourceChanged, Unavailable, UnexpectedAnswer
 from relayq.exchange import Exchange, Patience, Pause, Reply, exchanged, retry_after_seconds
+from relayq.upload import json_body
 
 JOB = "01890a5d-ac96-774b-bcce-b302099a8057"
 PROBLEM = {"content-type": "application/problem+json"}
 
 
-def drive(method: str, *outcomes: Reply | Exception, patience: float = 30) -> tuple[list[float], object]:
+def drive(method: str, *outcomes: Reply | Exception, patience: float = 30, key: str = "") -> tuple[list[float], object]:
     """(pauses, answer or exception) of one exchange that meets ``outcomes``; no time passes."""
-    flow = exchanged(Exchange(method, "/x"), Patience(patience))
+    body = json_body(b"{}") if method == "POST" else None
+    flow = exchanged(Exchange(method, "/x", body=body, key=key, repeatable=bool(key)), Patience(patience))
     left = list(outcomes)
     pauses: list[float] = []
     outcome: Reply | Exception | None = None
@@ -54,7 +57,24 @@ def test_safe_calls_are_repeated_and_not_before_retry_after(method: str) -> None
     assert pauses[3] >= 2
 
 
-def test_a_submission_is_repeated_only_when_nothing_was_sent() -> None:
+def test_a_submission_with_a_key_is_repeated_like_a_safe_call() -> None:
+    in_flight = Reply(409, {"retry-after": "1"}, b'{"code":"idempotency_in_flight"}')
+    pauses, answer = drive("POST", BROKEN, BUSY, in_flight, AWAY, OK, key="k")
+    assert answer is OK
+    assert pauses[1] >= 3
+    assert pauses[2] >= 1
+    other = Reply(409, {}, b'{"code":"wrong_state"}')
+    assert drive("POST", other, key="k") == ([], other)
+
+
+def test_no_later_refusal_hides_that_a_submission_may_have_been_accepted() -> None:
+    broken = OutcomeUnknown("reset")
+    assert drive("POST", broken, Reply(503, {"retry-after": "60"}, b""), key="k")[1] is broken
+    assert broken.idempotency_key == "k"
+    assert drive("POST", OutcomeUnknown("reset"), patience=0, key="k")[0] == []
+
+
+def test_a_submission_without_a_key_is_repeated_only_when_nothing_was_sent() -> None:
     assert drive("POST", AWAY, OK)[1] is OK
     assert drive("POST", BROKEN)[1] is BROKEN
     assert drive("POST", BUSY) == ([], BUSY)
@@ -83,7 +103,31 @@ def test_no_server_is_not_reachable_and_says_where() -> None:
         _ = relayq.submit(b"x", service_type="echo")
 
 
-def test_a_submission_that_breaks_half_way_is_unknown_and_not_repeated() -> None:
+def test_a_submission_goes_out_again_whole_under_the_same_key(tmp_path: Path) -> None:
+    bodies: list[bytes] = []
+    keys: list[str] = []
+
+    def third(request: httpx.Request) -> httpx.Response:
+        bodies.append(request.read())
+        keys.append(request.headers["idempotency-key"])
+        if len(bodies) % 3:
+            raise httpx.ReadError("reset")
+        return httpx.Response(202, json={"job_id": JOB, "service_type": "echo", "status": "pending"})
+
+    relayq = Client("http://server", transport=httpx.MockTransport(third))
+    path = tmp_path / "file"
+    _ = path.write_bytes(b"whole")
+    opened = io.BytesIO(b"-skipped-whole")
+    _ = opened.seek(len(b"-skipped-"))
+    for source in (path, b"whole", opened):
+        assert relayq.submit(source, service_type="echo").job_id == JOB
+    assert all(b"\r\n\r\nwhole\r\n" in body for body in bodies)
+    assert [len(set(keys[start : start + 3])) for start in (0, 3, 6)] == [1, 1, 1]
+    assert len(set(keys)) == 3
+
+
+@pytest.mark.parametrize("how", ["no key", "bytes that are gone"])
+def test_a_submission_that_cannot_be_repeated_is_unknown_at_once(how: str) -> None:
     calls = 0
 
     def cut(request: httpx.Request) -> httpx.Response:
@@ -92,9 +136,11 @@ def test_a_submission_that_breaks_half_way_is_unknown_and_not_repeated() -> None
         raise httpx.ReadError("reset")
 
     relayq = Client("http://server", transport=httpx.MockTransport(cut))
-    with pytest.raises(OutcomeUnknown):
-        _ = relayq.submit(b"x", service_type="echo")
+    source, key = (b"x", "") if how == "no key" else (iter([b"x"]), "mine")
+    with pytest.raises(OutcomeUnknown) as caught:
+        _ = relayq.submit(source, service_type="echo", idempotency_key=key)
     assert calls == 1
+    assert caught.value.idempotency_key == key
 
 
 def test_a_url_without_scheme_is_refused_at_once() -> None:

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import json
+import os
 import re
+import signal
 import subprocess
 import sys
 import threading
 from collections.abc import Generator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
@@ -16,6 +18,8 @@ from typing import Any
 import pytest
 from typer.testing import CliRunner
 
+from gateway.keyfile import KeyFile
+from queuecore.crypto.keyring import KeyRing
 from relayq import Job, NotFound, NotReachable, OutcomeUnknown, Throttled, UnexpectedAnswer, WaitTimeout
 from relayq.command import app, exit_code
 from relayq.command.exit_code import ExitCode, explain
@@ -25,15 +29,21 @@ RELAYQ = Path(sys.executable).with_name("relayq")
 NOWHERE = "http://127.0.0.1:1"
 
 
+EVENTS = ("status", "done")
+
+
 def run(*arguments: str | Path, stdin: bytes = b"") -> subprocess.CompletedProcess[bytes]:
     return subprocess.run([RELAYQ, *arguments], input=stdin, capture_output=True, timeout=50, check=False)
 
 
 def test_errors_have_their_exit_code_and_say_what_to_do() -> None:
     job = Job(job_id="j", service_type="echo", status="processing")
+    keyed = OutcomeUnknown("broke")
+    keyed.idempotency_key = "k1"
     for error, code, words in (
         (NotReachable("http://x", "refused"), ExitCode.NOT_REACHABLE, "Is `relayq dev` running"),
         (OutcomeUnknown("broke"), ExitCode.UNKNOWN, "relayq jobs"),
+        (keyed, ExitCode.UNKNOWN, "--idempotency-key k1: there will be one job"),
         (WaitTimeout(job, 3), ExitCode.NO_VERDICT_YET, "relayq status j --wait"),
         (Throttled(429, "queue_full", "full", {}, 5.0), ExitCode.REFUSED, "Try again in 5 s"),
         (NotFound(404, "job_not_found", "no such job", {}, None), ExitCode.REFUSED, "relayq jobs"),
@@ -78,7 +88,7 @@ def test_wrong_usage_is_exit_code_2(arguments: tuple[str, ...]) -> None:
 def test_help_names_every_command_and_the_exit_codes() -> None:
     text = CliRunner().invoke(app, ["--help"], env={"COLUMNS": "200"}).output
     for name in ("dev", "demo", "submit", "status", "result", "cancel", "jobs", "models", "queues", "pause", "resume",
-                 "purge", "deadletter", "doctor", "supervise"):  # fmt: skip
+                 "purge", "deadletter", "doctor", "supervise", "watch", "events", "completion", "keygen"):  # fmt: skip
         assert f" {name} " in text
     assert "3 not reachable" in text
 
@@ -122,6 +132,13 @@ def stub(**job: Any) -> Generator[tuple[str, list[str]], None, None]:
             _ = self.rfile.read(int(self.headers.get("content-length", "0")))
             if self.path == "/models":
                 self.send(200, MODELS)
+            elif self.path.endswith("/events"):
+                text = "".join(
+                    f"event: {name}\nid: {at}\ndata: {json.dumps(document)}\n\n" for at, name in enumerate(EVENTS)
+                )
+                self.send(200, text, "text/event-stream")
+            elif self.path.startswith("/jobs?"):
+                self.send(200, {"jobs": [document], "cursor": None})
             elif self.path.endswith("/result"):
                 self.send(200, {"text": "hello"})
             elif self.path.startswith("/jobs/transcription"):
@@ -130,7 +147,7 @@ def stub(**job: Any) -> Generator[tuple[str, list[str]], None, None]:
                 self.send(404, {"code": "job_not_found", "detail": "no such job"}, "application/problem+json")
 
         def send(self, status: int, value: object, content_type: str = "application/json") -> None:
-            body = json.dumps(value).encode()
+            body = (value if isinstance(value, str) else json.dumps(value)).encode()
             self.send_response(status)
             self.send_header("content-type", content_type)
             self.send_header("content-length", str(len(body)))
@@ -155,6 +172,118 @@ def test_submit_prints_the_id_alone_so_that_a_script_can_take_it() -> None:
         done = run("submit", "-", "--model", "whisper", "--url", url, stdin=b"data")
     assert (done.returncode, done.stdout.decode()) == (0, f"{JOB}\n")
     assert seen == ["GET /models", "POST /jobs/transcription"]
+
+
+def test_events_are_followed_to_the_verdict_and_its_exit_code() -> None:
+    with stub() as (url, seen):
+        done = run("events", JOB, "--service", "transcription", "--json", "--url", url)
+        shown = run("events", JOB, "--service", "transcription", "--url", url)
+    assert done.returncode == 0
+    assert [json.loads(line)["event"] for line in done.stdout.splitlines()] == list(EVENTS)
+    assert shown.stdout.decode().splitlines() == [f"{name} completed" for name in EVENTS]
+    assert seen == [f"GET /jobs/transcription/{JOB}/events"] * 2
+    with stub(status="failed", error={"code": "inference_error", "message": "no"}) as (url, _):
+        failed = run("events", JOB, "--service", "transcription", "--url", url)
+    assert failed.returncode == 1
+    assert b"done failed, inference_error: no" in failed.stdout
+
+
+def test_watch_without_a_terminal_is_a_line_a_change_and_ends_with_the_verdicts() -> None:
+    with stub() as (url, _):
+        plain = run("watch", JOB, "--service", "transcription", "--url", url)
+        lines = run("watch", JOB, "--service", "transcription", "--json", "--url", url)
+    assert (plain.returncode, plain.stdout.decode()) == (0, f"{JOB} whisper completed\n")
+    assert json.loads(lines.stdout)["job_id"] == JOB
+    with stub(status="expired") as (url, _):
+        assert run("watch", JOB, "--service", "transcription", "--url", url).returncode == 1
+
+
+def test_watch_without_ids_follows_the_newest_until_ctrl_c() -> None:
+    with stub(status="pending", queue_position=3) as (url, _):
+        process = subprocess.Popen([RELAYQ, "watch", "--interval", "0.1", "--url", url], stdout=subprocess.PIPE)
+        assert process.stdout is not None
+        with process.stdout as lines:
+            assert lines.readline().decode() == f"{JOB} whisper pending, 3 ahead\n"
+            process.send_signal(signal.SIGINT)
+            assert process.wait(20) == 130
+            assert lines.read() == b"", "what did not change is not said again"
+
+
+def test_a_live_table_on_a_terminal() -> None:
+    with stub() as (url, _):
+        shown = on_a_terminal("watch", JOB, "--service", "transcription", "--url", url)
+    assert b"whisper" in shown
+    assert b"\x1b[" in shown, "drawn, not printed"
+
+
+def test_a_progress_bar_on_a_terminal(tmp_path: Path) -> None:
+    facts = {"content_type": "application/json", "size": 17, "sha256": ""}
+    with stub(result=facts) as (url, _):
+        shown = on_a_terminal("submit", __file__, "--service", "transcription", "--url", url)
+        fetched = on_a_terminal("result", JOB, "--service", "transcription", "--output", tmp_path / "r", "--url", url)
+    assert b"sending test_command.py" in shown
+    assert b"fetching r" in fetched
+
+
+def on_a_terminal(*arguments: str | Path) -> bytes:
+    """What a command draws on one."""
+    ours, theirs = os.openpty()
+    with os.fdopen(ours, "rb", buffering=0) as terminal:
+        environment = os.environ | {"TERM": "xterm-256color", "COLUMNS": "120", "LINES": "40"}
+        process = subprocess.Popen([RELAYQ, *arguments], stdout=theirs, stderr=theirs, env=environment)
+        os.close(theirs)
+        shown = b""
+        with suppress(OSError):  # how Linux says that the other end is closed
+            while chunk := terminal.read(65536):
+                shown += chunk
+        assert process.wait(20) == 0, shown
+    return shown
+
+
+@pytest.mark.parametrize("shell", ["bash", "zsh", "fish"])
+def test_completion_is_a_script_that_names_the_command(shell: str) -> None:
+    done = run("completion", shell)
+    assert done.returncode == 0
+    assert b"_RELAYQ_COMPLETE" in done.stdout
+
+
+def test_bash_completes_commands_with_it() -> None:
+    script = (
+        f'PATH={RELAYQ.parent}:$PATH; eval "$(relayq completion bash)"; COMP_WORDS=(relayq key); COMP_CWORD=1; '
+        'complete -p relayq >/dev/null && _relayq_completion relayq; echo "${COMPREPLY[@]}"'
+    )
+    done = subprocess.run(["bash", "-c", script], capture_output=True, timeout=50, check=False)
+    assert done.stdout.decode().split() == ["keygen"]
+
+
+def test_keygen_makes_a_key_that_the_gateway_takes(tmp_path: Path) -> None:
+    made = json.loads(run("keygen", "api-key", "--name", "ci", "--tenant", "acme", "--right", "read", "--json").stdout)
+    keys = tmp_path / "keys.yaml"
+    _ = keys.write_text(json.dumps({"keys": [made["entry"]]}), "utf-8")
+    caller = KeyFile(str(keys)).caller(made["key"])
+    assert caller is not None
+    assert (caller.tenant, caller.key, caller.rights) == ("acme", "ci", {"read"})
+    plain = run("keygen", "api-key", "--name", "ci", "--tenant", "acme")
+    key = plain.stdout.decode().strip()
+    entry = next(line for line in plain.stderr.decode().splitlines() if line.startswith("  - "))
+    _ = keys.write_text(f"keys:\n{entry}\n", "utf-8")
+    assert KeyFile(str(keys)).caller(key) is not None
+    assert key not in plain.stderr.decode()
+
+
+def test_keygen_makes_an_encryption_key() -> None:
+    done = run("keygen", "encryption-key", "--id", "k1")
+    assert KeyRing.parse(done.stdout.decode(), "here").current.key_id == "k1"
+    assert run("keygen", "encryption-key", "--id", "k 1").returncode == 2
+    assert run("keygen", "encryption-key").stdout != run("keygen", "encryption-key").stdout
+
+
+def test_a_submission_says_its_key_so_that_it_can_be_repeated() -> None:
+    with stub(status="pending") as (url, _):
+        made = run("submit", __file__, "--service", "transcription", "--url", url)
+        given = run("submit", __file__, "--service", "transcription", "--idempotency-key", "mine", "--url", url)
+    assert re.search(rb"--idempotency-key [0-9a-f]{32}", made.stderr)
+    assert b"--idempotency-key mine" in given.stderr
 
 
 def test_submit_without_a_choice_lists_what_there_is() -> None:

@@ -20,6 +20,7 @@ from relayq.errors import (
     UnexpectedAnswer,
     WaitTimeout,
 )
+from relayq.events import Event
 from relayq.job import Fault, Job, Model, ResultFacts
 
 __all__ = [
@@ -28,6 +29,7 @@ __all__ = [
     "Client",
     "Conflict",
     "Download",
+    "Event",
     "Fault",
     "Gone",
     "InvalidRequest",

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import AsyncIterator, Callable, Iterator, Mapping
+from contextlib import aclosing
 from types import TracebackType
 from typing import BinaryIO, Final, Self, Unpack
 
@@ -10,6 +11,7 @@ import httpx
 
 from relayq import flows
 from relayq.download import Download
+from relayq.events import Event, EventFeed
 from relayq.exchange import Patience
 from relayq.flows import SubmitOptions
 from relayq.job import Job, Model, ResultFacts
@@ -32,8 +34,10 @@ def _headers(api_key: str | None, headers: Mapping[str, str] | None) -> dict[str
 class Client:
     """Blocking client. ``with Client() as client: job = client.submit("talk.wav", service_type="transcription")``.
 
-    GET and DELETE are repeated for ``patience_seconds`` while the server is away or says 429 or 503, not before its
-    ``Retry-After``; a submission only when no connection could be made. Errors: ``relayq.errors``.
+    Calls are repeated for ``patience_seconds`` while the server is away or says 429 or 503, not before its
+    ``Retry-After``. Submissions too: each has an Idempotency-Key, its own or a new one, so there is one job however
+    often it is sent. One of an iterator, whose bytes are gone, only when no connection could be made. Errors:
+    ``relayq.errors``.
     """
 
     def __init__(
@@ -56,7 +60,7 @@ class Client:
 
         Raises:
             Refused, NotReachable: there is no job.
-            OutcomeUnknown: there may be one.
+            OutcomeUnknown: there may be one; sending the same with its ``idempotency_key`` is safe.
             SourceChanged, OSError: the file could not be sent.
         """
         return self._session.run(flows.submit(file, service_type, self._patience, options))
@@ -90,6 +94,15 @@ class Client:
         """
         download = output if isinstance(output, Download) else Download(output)
         return self._session.run(flows.result(job_id, service_type, download, self._patience))
+
+    def events(self, job_id: str, *, service_type: str | None = None, last_event_id: str = "") -> Iterator[Event]:
+        """The job's changes as they happen, up to ``done``; a broken stream goes on where it stopped.
+
+        Raises:
+            Gone, NotFound: the job, or its retention, is over.
+        """
+        path = self._session.run(flows.events_path(job_id, service_type, self._patience))
+        yield from self._session.events(EventFeed(path, self._patience, last_event_id))
 
     def cancel(self, job_id: str, *, service_type: str | None = None) -> Job:
         """Cancel; a running job ends soon after (``cancel_requested``).
@@ -174,6 +187,15 @@ class AsyncClient:
         """See ``Client.result``."""
         download = output if isinstance(output, Download) else Download(output)
         return await self._session.run(flows.result(job_id, service_type, download, self._patience))
+
+    async def events(
+        self, job_id: str, *, service_type: str | None = None, last_event_id: str = ""
+    ) -> AsyncIterator[Event]:
+        """See ``Client.events``."""
+        path = await self._session.run(flows.events_path(job_id, service_type, self._patience))
+        async with aclosing(self._session.events(EventFeed(path, self._patience, last_event_id))) as events:
+            async for event in events:
+                yield event
 
     async def cancel(self, job_id: str, *, service_type: str | None = None) -> Job:
         """See ``Client.cancel``."""

@@ -8,6 +8,7 @@ from collections.abc import Mapping
 from typing import BinaryIO, Final
 
 from relayq.errors import UnexpectedAnswer
+from relayq.upload import Progress
 
 _CONTENT_RANGE: Final = re.compile(r"bytes (\d+)-\d+/(\d+|\*)\Z")
 PARTIAL: Final = 206
@@ -16,8 +17,11 @@ PARTIAL: Final = 206
 class Download:
     """Receives one object into a binary file, across as many answers as it takes."""
 
-    def __init__(self, file: BinaryIO) -> None:
+    def __init__(self, file: BinaryIO, progress: Progress | None = None) -> None:
+        """``progress`` is called with (bytes so far, the size if it is known) as they come."""
         self._file = file
+        self._progress = progress
+        self.size: int | None = None  # announced; the flow knows it before the first byte
         self._start = file.tell() if file.seekable() else 0
         self._digest = hashlib.sha256()
         self.received_bytes = 0
@@ -73,6 +77,8 @@ class Download:
         """The next bytes of an answer."""
         _ = self._file.write(chunk)
         self.adopt(chunk)
+        if self._progress is not None:
+            self._progress(self.received_bytes, self.size)
 
     def check(self, size: int | None, sha256: str) -> str:
         """Empty text when the bytes are the announced ones, otherwise what is wrong."""

@@ -39,7 +39,12 @@ class NotReachable(RelayqError):
 
 
 class OutcomeUnknown(RelayqError):
-    """The connection broke after the request had begun; it may have been carried out."""
+    """The connection broke after the request had begun; it may have been carried out.
+
+    A submission with this ``idempotency_key`` can be sent again: there is one job however often it is.
+    """
+
+    idempotency_key: str = ""
 
 
 class SourceChanged(RelayqError):

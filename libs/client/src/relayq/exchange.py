@@ -24,12 +24,16 @@ from relayq.upload import Body
 T = TypeVar("T")
 IDEMPOTENT: Final = frozenset({"GET", "DELETE"})
 REPEATABLE: Final = frozenset({429, 502, 503, 504})
+CONFLICT: Final = 409
 MAX_DETAIL_CHARACTERS: Final = 500
 
 
 @dataclass(frozen=True, slots=True)
 class Exchange:
-    """One request. ``path`` is percent-encoded; ``hold_seconds`` is a long poll's wish to be kept waiting."""
+    """One request. ``path`` is percent-encoded; ``hold_seconds`` is a long poll's wish to be kept waiting.
+
+    ``key`` is its Idempotency-Key; ``repeatable`` says of a POST that the same key and bytes can go out once more.
+    """
 
     method: str
     path: str
@@ -38,6 +42,8 @@ class Exchange:
     body: Body | None = None
     download: Download | None = None
     hold_seconds: float = 0
+    key: str = ""
+    repeatable: bool = False
 
 
 class Pause(NamedTuple):
@@ -70,7 +76,7 @@ Flow: TypeAlias = Generator[Step, Reply | None, T]
 
 
 class Patience(NamedTuple):
-    """How long a GET or DELETE is repeated while the server cannot be reached, or says 429 or 503."""
+    """How long a request that may be repeated is, while the server cannot be reached, or says 429 or 503."""
 
     seconds: float = 30
     first_pause_seconds: float = 0.2
@@ -80,34 +86,48 @@ class Patience(NamedTuple):
 def exchanged(exchange: Exchange, patience: Patience) -> Flow[Reply]:
     """The answer to one request, good or a refusal, after the repeats that are safe.
 
-    GET and DELETE are repeated after a broken connection and after 429, 502, 503 and 504, not before ``Retry-After``.
-    POST is repeated only when nothing was sent.
+    GET, DELETE, and a POST whose key makes the server take it once, are repeated after a broken connection, after 429,
+    502, 503 and 504, and while the first POST of the key is still being accepted; never before ``Retry-After``.
+    Any other POST is repeated only when nothing was sent.
 
     Raises:
         NotReachable: no connection within the patience.
-        OutcomeUnknown: the connection broke while the request was under way (GET, DELETE: every time).
+        OutcomeUnknown: the connection broke while the request was under way (a repeatable one: every time).
     """
-    safe = exchange.method in IDEMPOTENT
+    safe = exchange.method in IDEMPOTENT or exchange.repeatable
     trouble = Trouble(patience)
+    unknown: OutcomeUnknown | None = None  # a POST of before that may have been carried out: no later refusal undoes it
     while True:
         wanted = 0.0
         try:
             reply = yield exchange
             assert reply is not None  # noqa: S101  the sessions' contract
-            if not (safe and reply.status in REPEATABLE):
+            if not (safe and _passing(reply)):
                 return reply
             wanted = retry_after_seconds(reply.headers) or 0.0
             if not trouble.bearable(wanted):
+                if unknown is not None:
+                    raise unknown
                 return reply
-        except NotReachable:
+        except NotReachable as error:
             if not trouble.bearable():
+                raise unknown or error from error.__cause__
+        except OutcomeUnknown as error:
+            if error is unknown:
                 raise
-        except OutcomeUnknown:
+            error.idempotency_key = exchange.key
+            if exchange.body is not None:
+                unknown = error
             if exchange.download is not None:
                 trouble.progress(exchange.download.received_bytes)
             if not (safe and trouble.bearable()):
                 raise
         yield Pause(trouble.pause_seconds(wanted))
+
+
+def _passing(reply: Reply) -> bool:
+    """Whether the same request can get a better answer soon."""
+    return reply.status in REPEATABLE or (reply.status == CONFLICT and b'"idempotency_in_flight"' in reply.body)
 
 
 class Trouble:

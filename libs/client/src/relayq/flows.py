@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import secrets
 from collections.abc import Callable, Mapping
 from datetime import datetime
 from typing import Any, Final, TypeAlias, TypedDict
@@ -31,7 +32,7 @@ class SubmitOptions(TypedDict, total=False):
     deadline: Moment | None
     ordering_key: str | None  # jobs of one key run one after the other
     callback_url: str | None
-    idempotency_key: str | None  # a repeat with the same key gives the same job
+    idempotency_key: str | None  # a repeat with the same key gives the same job; made when left out, "" = none
     filename: str | None
     content_type: str | None
     progress: Progress | None  # called with (sent bytes, size) as the file goes out
@@ -41,6 +42,8 @@ def submit(file: AsyncSource, service_type: str, patience: Patience, options: Su
     """``POST /jobs/{service_type}``."""
     upload = Upload.of(file, filename=options.get("filename"), content_type=options.get("content_type"))
     priority, params, key = options.get("priority"), options.get("params"), options.get("idempotency_key")
+    if key is None:
+        key = new_idempotency_key()
     named = {
         "model": options.get("model"),
         "operation": options.get("operation"),
@@ -57,9 +60,16 @@ def submit(file: AsyncSource, service_type: str, patience: Patience, options: Su
         f"/jobs/{quote(service_type, safe='')}",
         headers={"idempotency-key": key} if key else {},
         body=multipart(fields, upload, options.get("progress")),
+        key=key,
+        repeatable=bool(key) and upload.repeatable,
     )
     reply = accepted((yield from exchanged(request, patience)))
     return job_of(reply.json(), reply.headers.get("etag", ""))
+
+
+def new_idempotency_key() -> str:
+    """A key that nobody else has."""
+    return secrets.token_hex(16)
 
 
 def status(job_id: str, service_type: str | None, patience: Patience) -> Flow[Job]:
@@ -120,6 +130,7 @@ def result(job_id: str, service_type: str | None, download: Download, patience: 
     job = yield from status(job_id, service_type, patience)
     path = f"{_path(job.job_id, job.service_type)}/result"
     facts = job.result or ResultFacts()
+    download.size = facts.size
     resumed = download.received_bytes > 0
     if resumed and facts.size is not None:
         if not download.check(facts.size, facts.sha256):
@@ -164,6 +175,13 @@ def models(patience: Patience) -> Flow[list[Model]]:
         return [Model(name=str(item["name"]), service_type=str(item["service_type"]), raw=item) for item in listed]
     except (KeyError, TypeError) as error:
         raise UnexpectedAnswer("a model without name or service_type") from error
+
+
+def events_path(job_id: str, service_type: str | None, patience: Patience) -> Flow[str]:
+    """Of the job's event stream."""
+    if service_type is None:
+        service_type = (yield from status(job_id, None, patience)).service_type
+    return f"{_path(job_id, service_type)}/events"
 
 
 def _path(job_id: str, service_type: str) -> str:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import AsyncIterator, Iterator, Mapping
+from collections.abc import AsyncGenerator, AsyncIterator, Generator, Iterator, Mapping
 from contextlib import aclosing, closing
 from typing import Final, TypeVar
 from urllib.parse import urlsplit
@@ -12,6 +12,7 @@ import anyio
 import httpx
 
 from relayq.errors import NotReachable, OutcomeUnknown, RelayqError, SourceChanged
+from relayq.events import Event, EventFeed
 from relayq.exchange import Exchange, Flow, Pause, Reply, Step
 
 T = TypeVar("T")
@@ -61,6 +62,34 @@ class Session:
                 except StopIteration as end:
                     return end.value
                 outcome = self._carry_out(step)
+
+    def events(self, feed: EventFeed) -> Generator[Event, None, None]:
+        """The feed's events, across broken connections, until it is done.
+
+        Raises:
+            Refused, UnexpectedAnswer, NotReachable, OutcomeUnknown: as for any other call.
+        """
+        while True:
+            trouble: RelayqError | None = None
+            step = feed.exchange()
+            try:
+                for chunk in self._chunks(step, feed):
+                    yield from feed.take(chunk)
+            except httpx.TransportError as error:
+                trouble = _translated(error, self.url, step)
+            if feed.done:
+                return
+            time.sleep(feed.pause_seconds(trouble))
+
+    def _chunks(self, step: Exchange, feed: EventFeed) -> Generator[bytes, None, None]:
+        request = self._http.build_request(
+            step.method, step.path, headers=step.headers, timeout=_timeout(step, self._timeout_seconds)
+        )
+        with closing(self._http.send(request, stream=True)) as response:
+            body = b"" if response.status_code in TAKEN else response.read()
+            feed.begin(Reply(response.status_code, _lowered(response.headers), body))
+            if response.status_code in TAKEN:
+                yield from response.iter_bytes()
 
     def close(self) -> None:
         """Close the connections."""
@@ -124,6 +153,33 @@ class AsyncSession:
                 except StopIteration as end:
                     return end.value
                 outcome = await self._carry_out(step)
+
+    async def events(self, feed: EventFeed) -> AsyncGenerator[Event, None]:
+        """See ``Session.events``."""
+        while True:
+            trouble: RelayqError | None = None
+            step = feed.exchange()
+            try:
+                async with aclosing(self._chunks(step, feed)) as chunks:
+                    async for chunk in chunks:
+                        for event in feed.take(chunk):
+                            yield event
+            except httpx.TransportError as error:
+                trouble = _translated(error, self.url, step)
+            if feed.done:
+                return
+            await anyio.sleep(feed.pause_seconds(trouble))
+
+    async def _chunks(self, step: Exchange, feed: EventFeed) -> AsyncGenerator[bytes, None]:
+        request = self._http.build_request(
+            step.method, step.path, headers=step.headers, timeout=_timeout(step, self._timeout_seconds)
+        )
+        async with aclosing(await self._http.send(request, stream=True)) as response:
+            body = b"" if response.status_code in TAKEN else await response.aread()
+            feed.begin(Reply(response.status_code, _lowered(response.headers), body))
+            if response.status_code in TAKEN:
+                async for chunk in response.aiter_bytes():
+                    yield chunk
 
     async def aclose(self) -> None:
         """Close the connections."""

@@ -38,6 +38,12 @@ class Upload:
     filename: str
     content_type: str
     size: int | None
+    start: int | None = None  # where an open file stood; None: it cannot be rewound, or is none
+
+    @property
+    def repeatable(self) -> bool:
+        """Whether the same bytes can be had once more."""
+        return self.start is not None or isinstance(self.source, str | os.PathLike | bytes)
 
     @classmethod
     def of(cls, source: AsyncSource, *, filename: str | None = None, content_type: str | None = None) -> Upload:
@@ -47,7 +53,7 @@ class Upload:
             OSError: the path cannot be read.
             ValueError: ``content_type`` is not one.
         """
-        name, size = filename or "file", None
+        name, size, start = filename or "file", None, None
         if isinstance(source, str | os.PathLike):
             path = Path(source)
             with path.open("rb") as probe:  # refuses a directory or an unreadable file before anything is sent
@@ -58,10 +64,13 @@ class Upload:
         elif isinstance(source, bytes | bytearray | memoryview):
             source = bytes(source)
             size = len(source)
+        elif hasattr(source, "seekable"):
+            file = cast("BinaryIO", source)
+            start = file.tell() if file.seekable() else None
         media_type = content_type or mimetypes.guess_type(name)[0] or OCTETS
         if not media_type.isascii() or not media_type.isprintable():
             raise ValueError(f"content_type: {media_type!r} is not a media type such as audio/wav")
-        return cls(source, name, media_type, size)
+        return cls(source, name, media_type, size, start)
 
     def chunks(self) -> Iterator[bytes]:
         """The bytes, in chunks of bounded size as far as we read them ourselves."""
@@ -73,7 +82,10 @@ class Upload:
             with Path(source).open("rb") as file:
                 yield from _pieces(file)
         elif hasattr(source, "read"):
-            yield from _pieces(cast("BinaryIO", source))
+            file = cast("BinaryIO", source)
+            if self.start is not None:
+                _ = file.seek(self.start)
+            yield from _pieces(file)
         elif isinstance(source, AsyncIterable):
             raise TypeError("an asynchronous iterator needs AsyncClient")
         else:

@@ -8,14 +8,15 @@ from typing import Annotated
 
 import typer
 
-from relayq.command import autoscale, job, queue, stack
+from relayq.command import autoscale, job, queue, stack, watch
+from relayq.command.completion import completion
 from relayq.command.doctor import doctor
 from relayq.command.exit_code import ExitCode, explain, say
+from relayq.command.keygen import keygen
 from relayq.errors import RelayqError
 
 app = typer.Typer(
     no_args_is_help=True,
-    add_completion=False,
     pretty_exceptions_enable=False,
     context_settings={"help_option_names": ["-h", "--help"]},
     help="A durable asynchronous inference queue. First time here: `relayq demo`, then `relayq dev`.",
@@ -24,13 +25,14 @@ app = typer.Typer(
 )
 JOBS, QUEUES, HERE = "Jobs", "Queues (admin port)", "On this machine"
 
-for command in (job.submit, job.status, job.result, job.cancel, job.jobs, job.models):
+for command in (job.submit, job.status, job.result, job.cancel, job.jobs, watch.watch, watch.events, job.models):
     _ = app.command(rich_help_panel=JOBS)(command)
 for command in (queue.queues, queue.pause, queue.resume, queue.purge, autoscale.autoscale_plan):
     _ = app.command(rich_help_panel=QUEUES)(command)
 app.add_typer(queue.deadletter, name="deadletter", rich_help_panel=QUEUES)
-for command in (stack.dev, stack.demo, stack.supervise, doctor):
+for command in (stack.dev, stack.demo, stack.supervise, doctor, completion):
     _ = app.command(rich_help_panel=HERE)(command)
+app.add_typer(keygen, name="keygen", rich_help_panel=HERE)
 
 
 def _show_version(wanted: bool) -> None:

@@ -71,6 +71,9 @@ def explain(error: RelayqError) -> tuple[ExitCode, str]:
         case NotReachable():
             return ExitCode.NOT_REACHABLE, f"{error}\nIs `relayq dev` running there? Otherwise give the right --url."
         case OutcomeUnknown():
+            if error.idempotency_key:
+                again = f"Send the same again with --idempotency-key {error.idempotency_key}: there will be one job."
+                return ExitCode.UNKNOWN, f"{error}\n{again}"
             return ExitCode.UNKNOWN, f"{error}\nLook with `relayq jobs` before you try again."
         case WaitTimeout():
             return ExitCode.NO_VERDICT_YET, f"{error}; wait on with: relayq status {error.job.job_id} --wait"

@@ -16,6 +16,7 @@ from relayq.command import screen
 from relayq.command.connection import DEFAULT_URL, QUICK_SECONDS, ApiKey, AsJson, Headers, Url, open_client
 from relayq.command.exit_code import ExitCode, leave, say
 from relayq.download import Download
+from relayq.flows import new_idempotency_key
 from relayq.job import Job, Model
 
 PATIENT_SECONDS: Final = 60.0
@@ -59,7 +60,8 @@ def submit(
     ] = None,
     callback_url: Annotated[str | None, typer.Option("--callback-url", help="Told about the verdict.")] = None,
     idempotency_key: Annotated[
-        str | None, typer.Option("--idempotency-key", help="A repeat with the same key is the same job.")
+        str | None,
+        typer.Option("--idempotency-key", help="A repeat with the same key is the same job; made anew when left out."),
     ] = None,
     filename: Annotated[str | None, typer.Option("--filename", help="Another name than the file's own.")] = None,
     content_type: Annotated[
@@ -80,12 +82,13 @@ def submit(
     """
     if output is not None and not wait:
         leave(ExitCode.USAGE, "--output needs --wait; later it is: relayq result ID --output FILE")
+    key = new_idempotency_key() if idempotency_key is None else idempotency_key
     with open_client(url, api_key, header, patience_seconds=QUICK_SECONDS) as client:
         service_type = service or _service_type(client.models(), model)
         source: str | BinaryIO = sys.stdin.buffer if file == STANDARD else file
         name = filename or ("stdin" if file == STANDARD else Path(file).name)
         try:
-            with screen.upload_bar(name) as progress:
+            with screen.transfer_bar(f"sending {name}") as progress:
                 job = client.submit(
                     source,
                     service_type=service_type,
@@ -97,7 +100,7 @@ def submit(
                     deadline=deadline,
                     ordering_key=ordering_key,
                     callback_url=callback_url,
-                    idempotency_key=idempotency_key,
+                    idempotency_key=key,
                     filename=name,
                     content_type=content_type,
                     progress=progress,
@@ -110,6 +113,8 @@ def submit(
         else:
             print(job.job_id, flush=True)
             say(f"{job.status}; next: relayq status {job.job_id} --wait")
+            if key:
+                say(f"the same again is the same job, with --idempotency-key {key}")
         return
     with open_client(url, api_key, header, patience_seconds=PATIENT_SECONDS) as client:
         _finish(client, job, timeout, output, as_json=as_json)
@@ -282,8 +287,11 @@ def _fetch(client: Client, job: Job, output: str) -> None:
     target = Path(output)
     part = target.with_name(f"{target.name}.{job.job_id}.part")
     try:
-        with part.open("r+b" if part.exists() else "w+b") as file:
-            download = Download(file)
+        with (
+            part.open("r+b" if part.exists() else "w+b") as file,
+            screen.transfer_bar(f"fetching {target.name}") as progress,
+        ):
+            download = Download(file, progress)
             while chunk := file.read(CHUNK_BYTES):
                 download.adopt(chunk)
             facts = client.result(job.job_id, download, service_type=job.service_type)

@@ -4,18 +4,19 @@ from __future__ import annotations
 
 import json
 import sys
-from collections.abc import Generator, Iterable, Mapping, Sequence
+from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
 from contextlib import contextmanager
 from datetime import UTC, datetime
 from typing import Any, Final
 
 from rich.console import Console
+from rich.live import Live
 from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TransferSpeedColumn
 from rich.table import Table
 from rich.text import Text
 
 from relayq.job import Job
-from relayq.upload import Progress as UploadProgress
+from relayq.upload import Progress as Transferred
 
 COLOURS: Final = {
     "pending": "yellow",
@@ -37,7 +38,12 @@ def _console() -> Console:
 
 def print_json(document: object) -> None:
     """One line of JSON."""
-    print(json.dumps(document, ensure_ascii=False), flush=True)
+    print(json_text(document), flush=True)
+
+
+def json_text(value: object) -> str:
+    """Its JSON, on one line."""
+    return json.dumps(value, ensure_ascii=False)
 
 
 def print_job(job: Job) -> None:
@@ -71,13 +77,27 @@ def _rows(job: Job) -> Iterable[tuple[str, Text]]:
 
 def print_jobs(jobs: Sequence[Job]) -> None:
     """One line a job."""
+    _console().print(_jobs_table(jobs))
+
+
+@contextmanager
+def live_jobs(*, active: bool) -> Generator[Callable[[Sequence[Job]], None] | None, None, None]:
+    """A table of jobs that each call draws anew; None when not ``active``."""
+    if not active:
+        yield None
+        return
+    with Live(Text("…"), console=Console(), auto_refresh=False) as live:
+        yield lambda jobs: live.update(_jobs_table(jobs), refresh=True)
+
+
+def _jobs_table(jobs: Sequence[Job]) -> Table:
     table = Table(box=None, pad_edge=False, header_style="dim")
     for name in ("job", "model", "status", "attempts", "age"):
         table.add_column(name, no_wrap=name == "job")
     for job in jobs:
         age = ago(job.created_at) if job.created_at else ""
         table.add_row(job.job_id, job.model, _status(job), str(job.attempts), age)
-    _console().print(table)
+    return table
 
 
 def print_rows(columns: Sequence[str], rows: Iterable[Mapping[str, Any]]) -> None:
@@ -91,7 +111,7 @@ def print_rows(columns: Sequence[str], rows: Iterable[Mapping[str, Any]]) -> Non
 
 
 @contextmanager
-def upload_bar(name: str) -> Generator[UploadProgress | None, None, None]:
+def transfer_bar(title: str) -> Generator[Transferred | None, None, None]:
     """A progress bar on standard error; nothing when that is no terminal."""
     console = Console(stderr=True)
     if not console.is_terminal:
@@ -99,7 +119,7 @@ def upload_bar(name: str) -> Generator[UploadProgress | None, None, None]:
         return
     columns = (TextColumn("{task.description}"), BarColumn(), DownloadColumn(), TransferSpeedColumn())
     with Progress(*columns, console=console, transient=True) as progress:
-        task = progress.add_task(f"sending {name}", total=None)
+        task = progress.add_task(title, total=None)
         yield lambda sent, total: progress.update(task, completed=sent, total=total)
 
 
