@@ -113,6 +113,7 @@ class Asking(NamedTuple):
     job_id: str
     now_ms: int
     tokens: int | None = None  # what the job says it may use; None: the gate's estimate
+    first: bool = False  # a list's priority: it waits behind nobody
 
 
 class Spent(NamedTuple):
@@ -357,9 +358,9 @@ def _simple(gates: Sequence[Gate]) -> Iterator[Gate]:
 
 
 def _ahead(ledger: Ledger, waiting_key: str, asking: Asking) -> tuple[int, int]:
-    """Waiters whose turn has come, and those to come; none are ahead of a job that waits itself."""
+    """Waiters whose turn has come, and those to come; none are ahead of a job that waits itself or goes first."""
     waiting = ledger.waiting.get(waiting_key, {})
-    if asking.job_id in waiting:
+    if asking.first or asking.job_id in waiting:
         return 0, 0
     called = sum(asking.now_ms - RESERVED_MS < due <= asking.now_ms for due in waiting.values())
     return called, sum(due > asking.now_ms for due in waiting.values())

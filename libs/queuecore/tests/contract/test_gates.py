@@ -160,6 +160,21 @@ async def test_a_called_waiter_is_before_a_job_that_never_waited(stands: Stands)
     assert await claim(stand) == ("" if found else "j2")
 
 
+async def test_a_priority_job_goes_before_those_that_wait(stands: Stands) -> None:
+    stand = stands.make(rate(3))
+    await submit(stand, *(f"j{number:02}" for number in range(20)))
+    while await claim(stand):
+        pass
+    stand.clock.advance(1_000)
+    _ = await stand.broker.submit(NewJob(id="urgent", fields={}, priority=stand.first))
+    assert await claim(stand) == ""
+    stand.clock.advance(MINUTE - 1_000)
+    got = [await claim(stand, f"c{number}") for number in range(3)]
+    assert all(got)
+    if stand.limits.order != "deadline":  # a deadline knows no priority
+        assert "urgent" in got
+
+
 async def test_waiters_come_back_as_the_window_lets_them_and_not_all_at_once(stands: Stands) -> None:
     stand = stands.make(rate(10))
     await submit(stand, *(f"j{number:03}" for number in range(60)))

@@ -521,7 +521,7 @@ class Specification:
     @staticmethod
     def _asking(job: Job, now: int) -> Asking:
         tokens = dict(job.fields).get("tokens_estimate")
-        return Asking(job.id, now, None if tokens is None else int(tokens))
+        return Asking(job.id, now, None if tokens is None else int(tokens), job.priority == "true")
 
     def _refused(self, job: Job, now: int) -> str:
         """What the claim answers where its gate does not admit it: "waiting", "gate_dropped" or ""."""
@@ -545,7 +545,7 @@ class Specification:
             job.returned = job.returned or self.limits.order == "lanes"
             self._insert(job)
             return "waiting"
-        state.delayed[job.id], job.return_to = said.until_ms, "back"
+        state.delayed[job.id], job.return_to = said.until_ms, "entry" if job.priority == "true" else "back"
         if job.gate_wait not in {"", said.waiting_key}:
             _ = state.ledger.waiting.get(job.gate_wait, {}).pop(job.id, None)
             job.gate_wait = ""

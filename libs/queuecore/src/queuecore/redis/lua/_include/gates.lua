@@ -41,9 +41,10 @@ local function charges_of(gate, now)
   return found, used
 end
 
--- ahead_of(gate, member, now): waiters whose turn has come, and those to come; none for a job that waits itself.
-local function ahead_of(gate, member, now)
-  if redis.call("ZSCORE", gate.waiting, member) then
+-- ahead_of(gate, member, rec, now): waiters whose turn has come, and those to come; none for a job that waits itself or
+-- goes first.
+local function ahead_of(gate, member, rec, now)
+  if rec.priority == "true" or redis.call("ZSCORE", gate.waiting, member) then
     return 0, 0
   end
   return redis.call("ZCOUNT", gate.waiting, "(" .. ms(now - RESERVED_MS), ms(now)),
@@ -68,7 +69,7 @@ end
 
 function answer_of.rate(gate, member, rec, now)
   local charges, used = charges_of(gate, now)
-  local cost, called, to_come = cost_of(gate, rec), ahead_of(gate, member, now)
+  local cost, called, to_come = cost_of(gate, rec), ahead_of(gate, member, rec, now)
   if used + cost * (1 + called) <= gate.limit + ROUNDING then
     return { word = "admit" }
   end
@@ -84,9 +85,9 @@ function answer_of.rate(gate, member, rec, now)
   return { word = "wait", at = at, whole = used + 1 + called > gate.limit + ROUNDING }
 end
 
-function answer_of.concurrency(gate, member, _, now)
+function answer_of.concurrency(gate, member, rec, now)
   local held = redis.call("ZCOUNT", gate.key, "(" .. ms(now), "+inf")
-  local called, to_come = ahead_of(gate, member, now)
+  local called, to_come = ahead_of(gate, member, rec, now)
   if held + 1 + called <= gate.limit then
     return { word = "admit" }
   end
@@ -152,7 +153,7 @@ local function put_off(base, id, rec, said)
     note_waiting(base, id, rec)
     return
   end
-  delay(base, id, rec, said.at, "back")
+  delay(base, id, rec, said.at, rec.priority == "true" and "entry" or "back")
   if rec.gate_wait and rec.gate_wait ~= said.waiting then
     redis.call("ZREM", rec.gate_wait, waiter(id, rec))
     redis.call("HDEL", "job:" .. id, "gate_wait")
