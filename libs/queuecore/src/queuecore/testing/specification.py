@@ -392,14 +392,14 @@ class Specification:
         state = self.state
         if new.id in state.jobs:
             return "exists", state.jobs[new.id].status
-        waiting = len(state.pending) + len(state.paused) + len(state.delayed) + sum(map(len, state.ordered.values()))
-        if waiting >= self.limits.max_pending:
-            return ("full",)
         item = new.dedup.key and f"{new.fields.get('tenant', '')} {new.dedup.key}" if new.dedup else ""
         if new.dedup and not new.dedup.force:
             until, first = state.seen.get(item, (0, ""))
             if until > now:
                 return "duplicate", first
+        waiting = len(state.pending) + len(state.paused) + len(state.delayed) + sum(map(len, state.ordered.values()))
+        if waiting >= self.limits.max_pending:
+            return ("full",)
         caps = [one for one in (self.limits.max_pending_per_tenant, new.tenant_cap) if one is not None]
         tenant = new.fields.get("tenant", "")
         if caps and self.pending_of(tenant) >= min(caps):
