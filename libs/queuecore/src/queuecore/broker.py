@@ -40,7 +40,7 @@ class Retention(NamedTuple):
     tombstone_ms: int = 604_800_000
 
 
-Order = Literal["arrival", "lanes", "deadline", "priority"]
+Order = Literal["arrival", "lanes", "deadline", "priority", "stage"]
 
 
 class QueueLimits(NamedTuple):
@@ -52,7 +52,7 @@ class QueueLimits(NamedTuple):
     max_reap_attempts: int = 3
     pending_max_age_ms: int = 604_800_000
     retention: Retention = Retention()
-    order: Order = "arrival"  # lists arrival, streams lanes (high before normal), sorted sets one of the others
+    order: Order = "arrival"  # lists arrival, streams lanes (high before normal), stages stage, sorted sets another
     batch_size: int = 10  # entries that one peek of a sorted set looks at
     reclaim_interval_ms: int = 0  # pause between looks at a sorted set's leases, where it is longer than the reaper's
     result_dedup_ms: int = 21_600_000  # how long a sorted set's duplicate marker lives
@@ -317,6 +317,9 @@ class Broker(ABC):
     async def complete(self, claim: Claim, result: Result) -> Status:
         """The verdict ``completed`` (or ``cancelled``, if that was requested).
 
+        ``pending`` for a pipeline's run that has stages before it: in the same step it left this one and stands in the
+        next one's queue, with a fresh score and fresh counters; the result is its input there.
+
         Raises:
             ClaimLost: another owner has it, or another verdict was reached; nothing changed.
         """
@@ -324,6 +327,8 @@ class Broker(ABC):
     @abstractmethod
     async def fail(self, claim: Claim, failure: Failure) -> Status:
         """``failed``, or ``pending`` again when it is to be retried (failures + 1), or ``cancelled``.
+
+        A pipeline's run that failed for good is a dead letter of its stage: redrive resumes it there.
 
         Raises:
             ClaimLost: see ``complete``.

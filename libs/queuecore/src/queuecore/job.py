@@ -34,6 +34,7 @@ TRANSITIONS: Final[tuple[tuple[str, Status | None, Status], ...]] = (
     ("claim", Status.PROCESSING, Status.CANCELLED),
     ("complete", Status.PROCESSING, Status.COMPLETED),
     ("complete", Status.PROCESSING, Status.CANCELLED),
+    ("complete", Status.PROCESSING, Status.PENDING),  # a pipeline's run goes to its next stage
     ("complete", Status.PENDING, Status.COMPLETED),
     ("complete", Status.PENDING, Status.CANCELLED),
     ("complete", Status.PROCESSING, Status.FAILED),  # said by a seed-protocol relay
@@ -75,6 +76,30 @@ ErrorCode = Literal[
     "invalid_request",
     "model_not_found",
 ]
+
+
+class Step(msgspec.Struct, frozen=True):
+    """What a pipeline's run does at one stage, fixed when it is submitted."""
+
+    stage: str
+    operation: str
+    url: str
+    request: str
+
+
+class PastStage(msgspec.Struct, frozen=True):
+    """A stage that a run has behind it; its result was the next one's input."""
+
+    stage: str
+    queued_at: int
+    started_at: int
+    finished_at: int
+    attempts: int
+    reaps: int
+    failures: int
+    result_key: str
+    result_size: int
+    claim: str  # <fence>:<claim_id> of the claim that completed it
 
 
 class JobRecord(msgspec.Struct, frozen=True, kw_only=True):
@@ -129,7 +154,10 @@ class JobRecord(msgspec.Struct, frozen=True, kw_only=True):
     traceparent: str = ""
     cancel_requested: int = 0
     pipeline: str = ""
-    stage: str = ""
+    stage: str = ""  # where a pipeline's run stands; ``model`` says the same
+    plan: tuple[Step, ...] = ()
+    history: tuple[PastStage, ...] = ()
+    waiting_since: int | None = None  # redriven, or come to this stage; None: as created
     ordering_key: str = ""
     queue_wait_ms: int | None = None
     processing_ms: int | None = None
@@ -151,10 +179,13 @@ def record_from_fields(fields: Mapping[str, str]) -> JobRecord:
     Raises:
         ValueError: a field is not of its type; the text names it.
     """
-    known = {name: value for name, value in fields.items() if name in JobRecord.__struct_fields__ and value != ""}
+    known: dict[str, object] = {
+        name: value for name, value in fields.items() if name in JobRecord.__struct_fields__ and value != ""
+    }
     try:
+        known |= {name: msgspec.json.decode(fields[name]) for name in ("plan", "history") if name in known}
         return msgspec.convert(known, JobRecord, strict=False)
-    except msgspec.ValidationError as error:
+    except msgspec.MsgspecError as error:
         raise ValueError(f"job record {fields.get('id', '?')}: {error}") from error
 
 

@@ -20,9 +20,9 @@ LIMITS = QueueLimits(
 )
 KINDS = [
     *(f"memory-{order}" for order in ORDERS),
-    *(f"{transport}-resp{version}" for transport in ("list", "sortedset", "stream") for version in (2, 3)),
+    *(f"{transport}-resp{version}" for transport in BROKERS for version in (2, 3)),
     "priority-resp3",  # the sorted set's other order
-    *(f"{transport}-redis7-resp{version}" for transport in ("list", "sortedset", "stream") for version in (2, 3)),
+    *(f"{transport}-redis7-resp{version}" for transport in BROKERS for version in (2, 3)),
 ]
 
 

@@ -26,6 +26,7 @@ async def test_due_jobs_enter_where_the_order_of_the_queue_puts_them(stand: Stan
         "lanes": ["urgent", "normal", "first", "second"],
         "deadline": ["normal", "second", "first", "urgent"],  # none has a deadline: the oldest first
         "priority": ["urgent", "normal", "second", "first"],
+        "stage": ["urgent", "normal", "second", "first"],
     }[stand.limits.order]
 
 

@@ -79,6 +79,7 @@ async def test_priority_means_what_the_order_of_the_queue_says(stand: Stand) -> 
         "lanes": ["b", "d", "a", "c"],
         "deadline": ["a", "b", "c", "d"],  # deadlines alone count
         "priority": ["b", "d", "a", "c"],
+        "stage": ["b", "d", "a", "c"],
     }[stand.limits.order]
 
 

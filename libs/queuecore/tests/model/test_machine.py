@@ -30,6 +30,7 @@ from queuecore.redis.list_transport import ListBroker
 from queuecore.redis.peeking import PeekingBroker
 from queuecore.redis.records import scored
 from queuecore.redis.sortedset_transport import SortedSetBroker
+from queuecore.redis.stage_transport import StageBroker
 from queuecore.redis.stream_transport import StreamBroker
 from queuecore.settings import CommonSettings, Secret
 from queuecore.testing.clock import ManualClock
@@ -350,7 +351,7 @@ async def ledger_of(link: Link) -> tuple[dict[str, int], dict[str, dict[str, int
 
 def stand_of(link: Link, limits: QueueLimits, clock: ManualClock) -> Stand:
     """The transport that has this order."""
-    kinds: dict[str, type[RedisBroker]] = {"arrival": ListBroker, "lanes": StreamBroker}
+    kinds: dict[str, type[RedisBroker]] = {"arrival": ListBroker, "lanes": StreamBroker, "stage": StageBroker}
     broker = kinds.get(limits.order, SortedSetBroker)(link, "m", limits, clock=clock)
     return Stand(broker, operator_of(broker.transport, link, "m", clock), clock)
 
@@ -384,13 +385,16 @@ async def _sorted(work: Awaitable[Any]) -> list[Any]:
         ("lanes", False, "valkey", None),
         ("deadline", False, "valkey", None),
         ("priority", False, "valkey", None),
+        ("stage", False, "valkey", None),
         ("deadline", True, "valkey", None),
         ("arrival", False, "redis7", None),
         ("lanes", False, "redis7", None),
         ("deadline", True, "redis7", None),
+        ("stage", False, "redis7", None),
         ("arrival", False, "valkey", GATE),
         ("lanes", False, "valkey", GATE),
         ("priority", False, "valkey", GATE),
+        ("stage", False, "valkey", GATE),
         ("deadline", True, "valkey", GATE),
         ("arrival", False, "redis7", GATE),
     ],

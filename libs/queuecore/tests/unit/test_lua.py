@@ -99,6 +99,9 @@ def test_every_transport_has_the_same_functions(transport: str) -> None:
         "bury",
         "is_buried",
         "dig_up",
+        "note_failure",
+        "note_completed",
+        "forget",
     }
     assert wanted <= functions(transport)
 

@@ -20,6 +20,7 @@ from queuecore.redis.reservations import RedisReservations
 from queuecore.redis.server import RedisServer
 from queuecore.redis.signals import RedisSignals
 from queuecore.redis.sortedset_transport import SortedSetBroker
+from queuecore.redis.stage_transport import StageBroker
 from queuecore.redis.stream_transport import StreamBroker
 from queuecore.settings import CommonSettings
 
@@ -27,6 +28,7 @@ TRANSPORTS: Final[Mapping[Transport, type[RedisBroker]]] = {
     "list": ListBroker,
     "sortedset": SortedSetBroker,
     "stream": StreamBroker,
+    "stage": StageBroker,
 }
 
 

@@ -46,6 +46,8 @@ async def _running(link: Link, keys: QueueKeys, transport: str) -> int:
         return await link.call("LLEN", keys.processing)
     if transport == "sortedset":
         return await link.call("ZCARD", keys.claims_idx)
+    if transport == "stage":
+        return await link.call("HLEN", keys.fetched)
     entries = sum([await link.call("XLEN", lane) for lane in keys.lanes])
     return entries - await link.call("SCARD", keys.litter)
 

@@ -11,6 +11,7 @@ WEBHOOKS: Final = "webhooks:"  # prefix: targets, due:<target>, index, parked
 NOTICES: Final = f"{WEBHOOKS}index"
 NOTICES_PARKED: Final = f"{WEBHOOKS}parked"
 DEDUP_SEEN: Final = "dedup:seen"  # zset item -> expiry ms (seed 004); dedup:jobs beside it names who took each
+FAILED_COUNTS: Final = "failed:counts"  # hash id -> failures, of pipelines' runs
 NO_IDEMPOTENCY: Final = "idem:"  # what submit is given where the request had no key
 
 
@@ -212,6 +213,21 @@ class QueueKeys(NamedTuple):
     def stream_dead(self) -> str:
         """Its dead letters, a stream."""
         return f"{self.base}:stream:dead"
+
+    @property
+    def fetched(self) -> str:
+        """Pipeline stage: hash id -> JSON of who fetched it, when the last heartbeat was (s) and the score it had."""
+        return f"processing:{self.model}"
+
+    @property
+    def stage_dead(self) -> str:
+        """Its list of dead letters."""
+        return f"deadletter:{self.model}"
+
+    @property
+    def stage_completed(self) -> str:
+        """Its counter of completed runs."""
+        return f"stats:{self.model}:completed"
 
     def lease(self, job_id: str) -> str:
         """String with a TTL, `<fence>:<claim_id>`; a seed-protocol relay writes its own value."""

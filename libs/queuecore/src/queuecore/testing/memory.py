@@ -5,7 +5,9 @@ from __future__ import annotations
 import asyncio
 import json
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
-from typing import cast
+from typing import Final, cast
+
+import msgspec
 
 from queuecore.broker import (
     FOREIGN,
@@ -68,8 +70,9 @@ class MemoryQueue:
 
     def broker(self, model: str, limits: QueueLimits | None = None) -> MemoryBroker:
         """A broker of the model's queue; brokers of one model share it."""
-        state = State(ledger=self.ledger)
-        specification = self.specifications.setdefault(model, Specification(limits or QueueLimits(), state))
+        specification = self.specifications.setdefault(
+            model, Specification(limits or QueueLimits(), State(ledger=self.ledger), peers=self.specifications)
+        )
         return MemoryBroker(self, model, specification)
 
     def publish(self, model: str, channel: str, payload: str) -> None:
@@ -375,7 +378,7 @@ class MemoryBroker(Broker):
     async def counts(self) -> QueueCounts:
         now, state = self._now, self.specification.state
         waiting = [
-            job.created_at
+            job.since
             for job in state.jobs.values()
             if job.status is Status.PENDING and job.id not in state.delayed
         ]
@@ -573,15 +576,22 @@ class MemoryServer(Server):
         return found
 
 
+# Names of a Job that are no fields of a record, or are others there.
+_OWN: Final = frozenset({
+    "fields", "result", "returned", "return_to", "settled", "queued_at", "entered", "taken", "gate_wait", "reclaimed",
+    "gate", "history",
+})  # fmt: skip
+
+
 def record_of(model: str, job: Job) -> JobRecord:
     """The typed record of a specification's job."""
     own = {
         name: str(int(value) if isinstance(value, bool) else value)
         for name, value in vars(job).items()
-        if name
-        not in {"fields", "result", "returned", "return_to", "settled", "queued_at", "entered", "taken", "gate_wait"}
-        and value not in {None, ""}
+        if name not in _OWN and value not in {None, ""}
     }
+    if job.history:
+        own["history"] = msgspec.json.encode(job.history).decode()
     return record_from_fields(dict(job.fields) | own | dict(job.result) | {"model": model})
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Final, NamedTuple
@@ -300,6 +301,92 @@ class RedisSortedSetOperator(Operator):
             assert not isinstance(reply, Exception), reply
 
 
+class RedisStageOperator(Operator):
+    """redis-cli on a pipeline stage's keys, and what a worker of another make does to them (seed 004)."""
+
+    def __init__(self, link: Link, model: str, clock: Callable[[], int] | None = None) -> None:
+        self._link = link
+        self._keys = QueueKeys(model)
+        self._clock = clock
+
+    async def places(self) -> Places:
+        keys = self._keys
+        waiting, held, paused, delayed, dead = await self._link.pipeline(
+            [
+                ("ZRANGE", keys.queue, 0, -1),
+                ("HKEYS", keys.fetched),
+                ("ZRANGE", keys.paused, 0, -1),
+                ("ZRANGE", keys.delayed, 0, -1),
+                ("LRANGE", keys.stage_dead, 0, -1),
+            ]
+        )
+        return Places(waiting, sorted(held), paused, delayed, dead)
+
+    async def residue(self) -> list[str]:
+        keys = self._keys
+        allowed = {keys.jobs, keys.outbox, keys.state, keys.bell, f"{keys.bell}:listeners"}
+        found: list[str] = [
+            *await self._link.call("KEYS", f"{keys.base}:*"),
+            *await self._link.call("KEYS", f"{keys.queue}*"),
+            *await self._link.call("KEYS", keys.fetched),
+        ]
+        return sorted(key for key in found if key not in allowed)
+
+    async def pop(self) -> str | None:
+        found = scored(await self._link.call("ZRANGE", self._keys.queue, 0, 0, "WITHSCORES"))
+        if not found:
+            return None
+        job_id, score = found[0]
+        await self._do(("ZREM", self._keys.queue, job_id), self._entry(job_id, score=f"{score:.0f}"))
+        return job_id
+
+    def _entry(self, job_id: str, *, started: str = "0", score: str = "0") -> tuple[str, ...]:
+        text = json.dumps({"worker": "seed", "started": started, "score": score})
+        return "HSET", self._keys.fetched, job_id, text
+
+    async def _score(self, job_id: str) -> str:
+        text = await self._link.call("HGET", self._keys.fetched, job_id)
+        return str(json.loads(text)["score"]) if text else "0"
+
+    async def _last(self) -> str:
+        (job_id,) = await self._link.call("HKEYS", self._keys.fetched)
+        return job_id
+
+    async def offer_again(self) -> None:
+        job_id = await self._last()
+        await self._do(("ZADD", self._keys.queue, await self._score(job_id), job_id))
+
+    async def move_back(self, job_id: str = "") -> None:
+        job_id = job_id or await self._last()
+        score = await self._score(job_id)
+        await self.remove(job_id)
+        await self._do(("ZADD", self._keys.queue, score, job_id))
+
+    async def remove(self, job_id: str) -> None:
+        await self._do(("HDEL", self._keys.fetched, job_id))
+
+    async def remove_waiting(self, job_id: str) -> None:
+        await self._do(("ZREM", self._keys.queue, job_id))
+
+    async def set_lease(self, job_id: str, milliseconds: int = 600_000) -> None:
+        now = self._clock() if self._clock else await server_ms(self._link)
+        started = f"{(now + milliseconds - 90_000) / 1000:.3f}"
+        await self._do(self._entry(job_id, started=started, score=await self._score(job_id)))
+
+    async def delete_lease(self, job_id: str) -> None:
+        await self._do(self._entry(job_id, score=await self._score(job_id)))
+
+    async def delete_record(self, job_id: str) -> None:
+        await self._do(("DEL", job(job_id)))
+
+    async def push_processing(self, job_id: str) -> None:
+        await self._do(self._entry(job_id))
+
+    async def _do(self, *commands: tuple[str | int | float, ...]) -> None:
+        for reply in await self._link.pipeline(commands):
+            assert not isinstance(reply, Exception), reply
+
+
 class RedisStreamOperator(Operator):
     """redis-cli on the stream transport's keys, and what a worker of another make does to them (seed 003)."""
 
@@ -420,6 +507,8 @@ def operator_of(transport: str, link: Link, model: str, clock: Callable[[], int]
         return RedisListOperator(link, model)
     if transport == "stream":
         return RedisStreamOperator(link, model)
+    if transport == "stage":
+        return RedisStageOperator(link, model, clock)
     return RedisSortedSetOperator(link, model, clock)
 
 

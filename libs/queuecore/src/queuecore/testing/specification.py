@@ -9,12 +9,17 @@ from __future__ import annotations
 import bisect
 from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, fields, replace
-from typing import NamedTuple
+from typing import Final, NamedTuple
+
+import msgspec
 
 from queuecore.broker import FOREIGN, NewJob, QueueLimits
 from queuecore.gates import NOTHING, Admit, Asking, Drop, Ledger, Taken, Wait, ask
-from queuecore.job import TERMINAL, Status
+from queuecore.job import TERMINAL, PastStage, Status, Step
 from queuecore.scoring import rank_ms
+
+
+RECLAIMED_RANK_MS: Final = rank_ms("critical")
 
 
 @dataclass
@@ -50,6 +55,11 @@ class Job:
     queued_at: int | None = None  # a retry or a redrive begins to wait anew
     item: str = ""  # what it has taken for a window of item_ms
     item_ms: int = 0
+    waiting_since: int | None = None  # a redrive, or the next stage
+    reclaimed: bool = False  # stages: at base priority 10, until it enters anew
+    model: str = ""  # stages: where it stands, if it is a pipeline's run
+    gate: str = ""  # the stage that keeps its ordering key; "" is this one
+    history: tuple[PastStage, ...] = ()
     entered: int = 0  # streams: the number of its entry
     retain_until: int | None = None
     tombstone_until: int | None = None
@@ -67,6 +77,21 @@ class Job:
     @property
     def terminal(self) -> bool:
         return self.status in TERMINAL
+
+    @property
+    def since(self) -> int:
+        return self.created_at if self.waiting_since is None else self.waiting_since
+
+    @property
+    def plan(self) -> tuple[Step, ...]:
+        return msgspec.json.decode(dict(self.fields).get("plan", "[]"), type=tuple[Step, ...])
+
+    @property
+    def next_step(self) -> Step | None:
+        """What a pipeline's run does after the stage where it stands."""
+        stages = [step.stage for step in self.plan]
+        after = stages.index(self.model) + 1 if self.model in stages else len(stages)
+        return self.plan[after] if after < len(stages) else None
 
 
 class Event(NamedTuple):
@@ -128,10 +153,17 @@ class State:
 class Specification:
     """The verbs. Each takes the server's ``now`` in ms and answers the words of the script of its name."""
 
-    def __init__(self, limits: QueueLimits, state: State | None = None) -> None:
+    def __init__(
+        self, limits: QueueLimits, state: State | None = None, *, peers: Mapping[str, Specification] | None = None
+    ) -> None:
         self.limits = limits
         self.state = state or State()
         self.refusal: Wait | None = None  # of the claim that answered "waiting" last
+        self.peers = peers or {}  # the other stages of a pipeline
+
+    def _gate(self, job: Job) -> State:
+        """Where its ordering key is kept: a run's first stage."""
+        return self.peers[job.gate].state if job.gate else self.state
 
     # -- where a job stands -------------------------------------------------------------------------------------
 
@@ -160,9 +192,10 @@ class Specification:
         self.note_turns(job)
         for register in (state.delayed, state.first_seen, state.missing, state.foreign_leases):
             _ = register.pop(job_id, None)
-        if job is not None and job.ordering_key in state.ordered:
-            kept = [other for other in state.ordered[job.ordering_key] if other != job_id]
-            self._set_ordered(job.ordering_key, kept)
+        gate = self._gate(job) if job is not None else state
+        if job is not None and job.ordering_key in gate.ordered:
+            kept = [other for other in gate.ordered[job.ordering_key] if other != job_id]
+            self._set_ordered(gate, job.ordering_key, kept)
 
     def row(self, tenant: str) -> list[str]:
         """What of this tenant could run now or is paused, in its order."""
@@ -197,11 +230,12 @@ class Specification:
             where[tenant] = state.served + 1
             state.idle_tags = {one: tag for one, tag in state.idle_tags.items() if tag > state.served}
 
-    def _set_ordered(self, key: str, ids: list[str]) -> None:
+    @staticmethod
+    def _set_ordered(gate: State, key: str, ids: list[str]) -> None:
         if ids:
-            self.state.ordered[key] = ids
+            gate.ordered[key] = ids
         else:
-            _ = self.state.ordered.pop(key, None)
+            _ = gate.ordered.pop(key, None)
 
     def rank(self, job_id: str) -> tuple[int, int, int, str]:
         """Where a sorted set or a stream puts it: lower is sooner."""
@@ -209,8 +243,9 @@ class Specification:
         if order == "lanes":
             return int(job.priority != "high"), int(not job.returned), job.entered, ""
         since = job.created_at if job.queued_at is None else job.queued_at
-        if order == "priority":
-            return rank_ms(job.priority, dict(job.fields).get("content_class", "")) + since, 0, 0, job_id
+        if order in {"priority", "stage"}:
+            base = rank_ms(job.priority, dict(job.fields).get("content_class", ""))
+            return (min(base, RECLAIMED_RANK_MS) if job.reclaimed else base) + since, 0, 0, job_id
         return since + self.limits.pending_max_age_ms if job.deadline is None else job.deadline, 0, 0, job_id
 
     def _number_anew(self, job_ids: Iterable[str]) -> None:
@@ -228,6 +263,7 @@ class Specification:
 
     def enter(self, job: Job, *, at_tail: bool = False) -> None:
         """Among those that wait: priority at the head, unless it comes back from a retry; or by rank."""
+        job.reclaimed = False
         if self.limits.order != "arrival":
             self.state.entries += 1
             job.entered = self.state.entries
@@ -266,7 +302,7 @@ class Specification:
 
     def admit_in_order(self, job: Job, now: int) -> None:
         """The same behind the gate of its ordering key."""
-        state, key = self.state, job.ordering_key
+        state, key = self._gate(job), job.ordering_key
         if key:
             if state.ordering.get(key, job.id) != job.id:
                 state.ordered.setdefault(key, []).append(job.id)
@@ -276,17 +312,18 @@ class Specification:
 
     def let_next_in(self, job: Job, now: int) -> None:
         """The key's next job, once this one reached its verdict."""
-        state, key = self.state, job.ordering_key
+        state, key = self._gate(job), job.ordering_key
         if not key or state.ordering.get(key) != job.id:
             return
         del state.ordering[key]
         while key in state.ordered:
             after = state.ordered[key][0]
-            self._set_ordered(key, state.ordered[key][1:])
-            follower = state.jobs.get(after)
+            self._set_ordered(state, key, state.ordered[key][1:])
+            home = next((one for one in (self, *self.peers.values()) if after in one.state.jobs), self)
+            follower = home.state.jobs.get(after)
             if follower is not None and follower.status is Status.PENDING:
                 state.ordering[key] = after
-                self.admit(follower, now)
+                home.admit(follower, now)
                 return
 
     def await_again(self, job: Job) -> None:
@@ -295,12 +332,13 @@ class Specification:
         job.lease_until = job.execute_until = job.started_at = None
         job.owner = job.owner_client = ""
 
-    def requeue(self, job: Job, now: int) -> None:
-        """Back where it was. Its slots are free before anybody can see it."""
+    def requeue(self, job: Job, now: int, *, reclaimed: bool = False) -> None:
+        """Back where it was; on stages, what a dead worker left goes ahead. Slots are free before anybody can see it."""
         self.free_slots(job, now)
         kept = job.id in self.state.processing  # a stream keeps its entry
         self.leave(job.id, job)
         self.await_again(job)
+        job.reclaimed |= reclaimed and self.limits.order == "stage"
         self.put_back(job, kept=kept)
         self.changed(job.id)
 
@@ -374,8 +412,69 @@ class Specification:
         if keep_place:
             self.free_slots(job, now)
         else:
-            self.requeue(job, now)
+            self.requeue(job, now, reclaimed=True)
         return "requeued"
+
+    def fail_for_good(
+        self, job: Job, now: int, values: Mapping[str, str] | None = None, *, settled: str = ""
+    ) -> None:
+        """The verdict failed; a pipeline's run becomes a dead letter, to be resumed at this stage."""
+        self.verdict(job, Status.FAILED, now, values, settled=settled, dead=bool(job.plan))
+        if job.plan:
+            self.state.deadletter.append(job.id)
+
+    def advance(self, job: Job, step: Step, values: Mapping[str, str], now: int, *, claim: str) -> None:
+        """Out of this stage and into the next, its counters fresh, its input what this one produced."""
+        after = self.peers[step.stage]
+        self.free_slots(job, now)
+        self.leave(job.id, job)
+        del self.state.jobs[job.id]
+        past = PastStage(
+            job.model,
+            job.since,
+            job.started_at or 0,
+            now,
+            job.claims,
+            job.reaps,
+            job.failures,
+            values["result_key"],
+            int(values["result_size"]),
+            claim,
+        )
+        after.state.seq += 1
+        changed = {
+            "stage": step.stage,
+            "operation": step.operation,
+            "request": step.request,
+            "inference_url": step.url,
+            "input_key": values["result_key"],
+            "input_size": values["result_size"],
+            "input_sha256": values["result_sha256"],
+            "input_content_type": values["result_content_type"],
+        }
+        fields = {name: value for name, value in (dict(job.fields) | changed).items() if value}
+        moved = Job(
+            job.id,
+            after.state.seq,
+            job.created_at,
+            tuple(sorted(fields.items())),
+            job.priority,
+            job.not_before,
+            job.deadline,
+            job.ordering_key,
+            generation=job.generation,
+            fence=job.fence,
+            queued_at=now,
+            waiting_since=now,
+            model=step.stage,
+            gate=job.gate or job.model,
+            item=job.item,
+            item_ms=job.item_ms,
+            history=(*job.history, past),
+        )
+        after.state.jobs[job.id] = moved
+        after.enter(moved)
+        after.changed(job.id)
 
     @staticmethod
     def _owns(job: Job, fence: int, claim_id: str) -> bool:
@@ -414,6 +513,7 @@ class Specification:
             new.not_before,
             new.deadline,
             new.ordering_key,
+            model=new.fields.get("stage", ""),
         )
         if new.dedup:
             job.item, job.item_ms = item, new.dedup.window_ms
@@ -511,7 +611,7 @@ class Specification:
         job.started_at, job.lease_until = now, ends
         job.execute_until = min(now + execution_ms, now + execution_ms if job.deadline is None else job.deadline)
         if job.claims == 1:
-            job.queue_wait_ms = now - max(job.created_at, job.not_before or 0)
+            job.queue_wait_ms = now - max(job.since, job.not_before or 0)
         job.returned, job.return_to = False, ""
         for register in (state.first_seen, state.missing, state.foreign_leases):
             _ = register.pop(job_id, None)
@@ -580,14 +680,17 @@ class Specification:
         status: Status = Status.COMPLETED,
         values: Mapping[str, str] | None = None,
     ) -> str:
-        job = self.state.jobs.get(job_id)
+        states = [one.state for one in (self, *self.peers.values()) if job_id in one.state.jobs]
+        job = states[0].jobs[job_id] if states else None
         if job is None:
             return "lost"
         word = self._settled_word(job, "complete", fence, claim_id)
         if word is not None:
             return word
+        if f"{fence}:{claim_id}" in {past.claim for past in job.history}:
+            return "pending"
         if claim_id == FOREIGN:
-            if job.status is Status.PROCESSING and job.claim_id != FOREIGN:
+            if (job.status is Status.PROCESSING and job.claim_id != FOREIGN) or job.next_step:
                 return "lost"
         elif not job.terminal and not self._owns(job, int(fence), claim_id):
             return "lost"
@@ -600,6 +703,9 @@ class Specification:
             for spent in job.taken.spent:
                 self.state.ledger.correct(spent, int(values["tokens_used"]), now)
         self.state.breaker = 0
+        if status is Status.COMPLETED and job.next_step:
+            self.advance(job, job.next_step, values or {}, now, claim=f"{fence}:{claim_id}")
+            return "pending"
         self.verdict(job, status, now, values, settled=f"complete:{fence}:{claim_id}:{status}")
         return status
 
@@ -640,7 +746,7 @@ class Specification:
             self.state.delayed[job_id] = now + retry_in_ms
             self.changed(job_id)
             return "pending"
-        self.verdict(job, Status.FAILED, now, values, settled=settled + "failed")
+        self.fail_for_good(job, now, values, settled=settled + "failed")
         return "failed"
 
     def release(self, job_id: str, fence: int | str, claim_id: str, now: int) -> str:
@@ -694,7 +800,7 @@ class Specification:
         if job is None or job.status is not Status.PENDING:
             return "kept" if job else "gone"
         late = job.deadline is not None and job.deadline <= now
-        too_old = job.created_at + self.limits.pending_max_age_ms <= now
+        too_old = job.since + self.limits.pending_max_age_ms <= now
         if not (late or too_old) or self.lease_is_live(job, now):
             return "kept"
         self.verdict(job, Status.EXPIRED, now, {"error_code": "deadline_exceeded" if late else "pending_too_long"})
@@ -758,7 +864,7 @@ class Specification:
         if job.cancel_requested:
             self.verdict(job, Status.CANCELLED, now, {"error_code": "cancelled"})
         else:
-            self.verdict(job, Status.FAILED, now, {"error_code": "execution_timeout"})
+            self.fail_for_good(job, now, {"error_code": "execution_timeout"})
         self.state.changes.append(("cancel", job_id))
         return "revoked"
 
@@ -810,6 +916,10 @@ class Specification:
             queued_at=now,
             item=job.item,
             item_ms=job.item_ms,
+            waiting_since=now,
+            model=job.model,
+            gate=job.gate,
+            history=job.history,
         )
         if job.item and job.item not in state.seen:
             self.take_item(job, now)
@@ -826,11 +936,13 @@ class Specification:
 
     def reconcile(self, job_id: str, now: int, *, grace_ms: int = 30_000) -> str:
         job, state = self.state.jobs.get(job_id), self.state
-        holder = state.ordering.get(job.ordering_key) if job else None
+        gate = self._gate(job) if job else state
+        holder = gate.ordering.get(job.ordering_key) if job else None
         queued_behind = (
-            job is not None and holder not in {None, job_id} and job_id in state.ordered.get(job.ordering_key, [])
+            job is not None and holder not in {None, job_id} and job_id in gate.ordered.get(job.ordering_key, [])
         )
-        first = state.jobs.get(holder) if holder and queued_behind else None
+        everywhere = [one.state.jobs for one in (self, *self.peers.values())] if holder and queued_behind else []
+        first = next((jobs[holder] for jobs in everywhere if holder in jobs), None)
         standing = [*state.processing, *state.pending, *state.paused, *state.delayed]
         if job is None or job.terminal or job_id in standing or (first is not None and not first.terminal):
             _ = state.missing.pop(job_id, None)
@@ -846,7 +958,7 @@ class Specification:
             self.admit_in_order(job, now)
         else:
             if job.ordering_key:
-                state.ordering[job.ordering_key] = job_id
+                gate.ordering[job.ordering_key] = job_id
             self.put_back(job)
         self.changed(job_id)
         return "requeued"
@@ -891,7 +1003,7 @@ class Specification:
         for job_id, job in list(self.state.jobs.items()):
             if job.status is Status.PENDING and (
                 (job.deadline is not None and job.deadline <= now)
-                or (job_id not in self.state.delayed and job.created_at + self.limits.pending_max_age_ms <= now)
+                or (job_id not in self.state.delayed and job.since + self.limits.pending_max_age_ms <= now)
             ):
                 yield job_id
 

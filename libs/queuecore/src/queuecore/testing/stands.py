@@ -10,16 +10,17 @@ from queuecore.redis.broker import RedisBroker
 from queuecore.redis.client import Link
 from queuecore.redis.list_transport import ListBroker
 from queuecore.redis.sortedset_transport import SortedSetBroker
+from queuecore.redis.stage_transport import StageBroker
 from queuecore.redis.stream_transport import StreamBroker
 from queuecore.testing.clock import ManualClock
 from queuecore.testing.memory import MemoryQueue
 from queuecore.testing.operator import MemoryOperator, Stand, operator_of
 
 ORDERS: Final[dict[str, Order]] = {
-    "list": "arrival", "sortedset": "deadline", "priority": "priority", "stream": "lanes"
+    "list": "arrival", "sortedset": "deadline", "priority": "priority", "stream": "lanes", "stage": "stage"
 }  # fmt: skip
 BROKERS: Final[dict[str, type[RedisBroker]]] = {
-    "list": ListBroker, "sortedset": SortedSetBroker, "stream": StreamBroker
+    "list": ListBroker, "sortedset": SortedSetBroker, "stream": StreamBroker, "stage": StageBroker
 }  # fmt: skip
 
 

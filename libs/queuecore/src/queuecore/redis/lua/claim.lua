@@ -16,7 +16,7 @@
 -- ARGV[12] now             test clock in ms; "" means the server's clock
 --
 -- Returns  {"claimed", field, value, …}  the record, its claim included
---          {"dropped", "unknown"|"over"}   record gone or terminal: the entry was removed
+--          {"dropped", "unknown"|"over"}   record gone, terminal or at another stage: the entry was removed
 --          {"moved"}       the entry is not there any more: somebody was faster; nothing changed
 --          {"held"}        somebody alive owns it; the entry stays in processing, which heals an operator's move
 --          {"cancelled"} {"expired"} {"deadletter"} {"gate_dropped"}   that verdict was reached instead
@@ -37,8 +37,8 @@ local replay = rec and rec.status == "processing" and rec.claim_id == claim_id
 -- writes
 local retention = { result = tonumber(ARGV[8]), deadletter = tonumber(ARGV[9]), tombstone = tonumber(ARGV[10]) }
 local held = hold(base, id, rec or {})
-if not rec or is_terminal(rec) then
-  leave(base, id, rec or { status = "gone" })
+if not rec or is_terminal(rec) or is_elsewhere(base, rec) then
+  leave(base, id, rec and not is_elsewhere(base, rec) and rec or { status = "gone" })
   return { "dropped", rec and "over" or "unknown" }
 end
 if replay then
@@ -80,7 +80,7 @@ redis.call("HSET", KEYS[1], "status", "processing", "fence", fence, "claim_id", 
   "owner_client", ARGV[4], "started_at", ms(now), "lease_until", ms(ends), "execute_until", ms(stop),
   "claims", claims)
 if claims == 1 then
-  redis.call("HSET", KEYS[1], "queue_wait_ms", ms(now - math.max(count_of(rec, "created_at"), count_of(rec, "not_before"))))
+  redis.call("HSET", KEYS[1], "queue_wait_ms", ms(now - math.max(since_of(rec), count_of(rec, "not_before"))))
 end
 redis.call("HDEL", KEYS[1], "returned", "return_to")
 count_no_more(base, id, rec)

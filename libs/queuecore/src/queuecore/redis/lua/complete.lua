@@ -11,14 +11,17 @@
 -- ARGV[7]  tombstone_ms
 -- ARGV[8]  now            test clock in ms; "" means the server's clock
 --
--- Returns  {"completed"} {"cancelled"} {"failed"}  this verdict is recorded; a repeat answers the same
---          {"lost"}   not the current claim, or another verdict was reached: then a duplicate is counted, no more
+-- Returns  {"pending"}   a pipeline's run stands in its next stage now; a repeat answers the same
+--          {"completed"} {"cancelled"} {"failed"}  this verdict is recorded; a repeat answers the same
+--          {"lost"}   not the current claim, or another verdict was reached: then a duplicate is counted, no more;
+--             a foreign relay is refused at a stage that has a successor: it names no input for it
 --
 -- Invariant  One verdict per generation (G3). Valid while pending again and unclaimed: the work is valid (G4).
 -- @include record
 -- @include place
 -- @include wait
 -- @include verdict
+-- @include stages
 
 local id, base, foreign = ARGV[1], KEYS[2], ARGV[3] == "foreign"
 local rec = read_record(KEYS[1])
@@ -29,9 +32,12 @@ local word = settled_word(rec, "complete", ARGV[2], ARGV[3])
 if word then
   return { word }
 end
+if has_advanced(rec, ARGV[2], ARGV[3]) then
+  return { "pending" }
+end
 local late = is_terminal(rec)
 if foreign then
-  if rec.status == "processing" and rec.claim_id ~= "foreign" then
+  if rec.status == "processing" and rec.claim_id ~= "foreign" or next_step(rec) then
     return { "lost" }
   end
 elseif not late and not owns(rec, ARGV[2], ARGV[3]) then
@@ -43,19 +49,21 @@ if late then
   redis.call("HINCRBY", base .. ":state", "duplicates", 1)
   return { "lost" }
 end
-local now, status, fields = now_ms(ARGV[8]), ARGV[4], {}
+local now, status, said, fields = now_ms(ARGV[8]), ARGV[4], cjson.decode(ARGV[5]), {}
 if rec.cancel_requested == "1" then
-  status = "cancelled"
-  fields = { "error_code", "cancelled" }
-else
-  local said = cjson.decode(ARGV[5])
-  if said.tokens_used then
-    correct_spent(rec, tonumber(said.tokens_used), now)
-  end
-  for name, value in pairs(said) do
-    fields[#fields + 1] = name
-    fields[#fields + 1] = value
-  end
+  status, said = "cancelled", { error_code = "cancelled" }
+elseif said.tokens_used then
+  correct_spent(rec, tonumber(said.tokens_used), now)
+end
+local step = status == "completed" and next_step(rec)
+if step then
+  redis.call("HDEL", base .. ":state", "breaker")
+  advance(base, id, rec, step, said, ARGV[2] .. ":" .. ARGV[3], now)
+  return { "pending" }
+end
+for name, value in pairs(said) do
+  fields[#fields + 1] = name
+  fields[#fields + 1] = value
 end
 fields[#fields + 1] = "settled"
 fields[#fields + 1] = "complete:" .. ARGV[2] .. ":" .. ARGV[3] .. ":" .. status

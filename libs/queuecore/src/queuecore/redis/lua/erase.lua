@@ -12,6 +12,7 @@
 --
 -- Invariant  Whoever asks for the job after this is told that it is gone, and never that it never was.
 -- @include record
+-- @include place
 
 local rec = read_record(KEYS[1])
 if not rec then
@@ -22,13 +23,15 @@ if not is_terminal(rec) then
 end
 
 -- writes
-local gone = KEYS[1] .. ":gone"
+local gone, base = KEYS[1] .. ":gone", base_of(KEYS[2], rec)
 redis.call("DEL", KEYS[1])
 if rec.idempotency then
   redis.call("DEL", rec.idempotency)
 end
 redis.call("HSET", gone, "status", rec.status, "cause", "deleted", "finished_at", rec.finished_at or "", "expires_at",
-  ms(now_ms(ARGV[3])), "model", string.sub(KEYS[2], 7), "service_type", rec.service_type or "", "tenant", rec.tenant or "")
+  ms(now_ms(ARGV[3])), "model", string.sub(base, 7), "service_type", rec.service_type or "", "tenant", rec.tenant or "",
+  "pipeline", rec.pipeline or "")
 redis.call("PEXPIRE", gone, ARGV[2])
-redis.call("ZREM", KEYS[2] .. ":jobs", ARGV[1])
+redis.call("ZREM", base .. ":jobs", ARGV[1])
+forget(base, ARGV[1])
 return { "erased" }

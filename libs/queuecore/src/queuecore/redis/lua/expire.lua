@@ -22,13 +22,13 @@ local id, base = ARGV[1], KEYS[2]
 local now, rec = now_ms(ARGV[5]), read_record(KEYS[1])
 local late = rec and rec.deadline and tonumber(rec.deadline) <= now
 if rec and rec.status == "pending" then
-  if not late and count_of(rec, "created_at") + ARGV[2] > now or lease_is_live(base, id, rec, now) then
+  if not late and since_of(rec) + ARGV[2] > now or lease_is_live(base, id, rec, now) then
     return { "kept" }
   end
 end
 
 -- writes
-if not rec or rec.status ~= "pending" then
+if not rec or rec.status ~= "pending" or is_elsewhere(base, rec) then
   redis.call("ZREM", base .. ":waiting", id)
   redis.call("ZREM", base .. ":deadlines", id)
   return { rec and "kept" or "gone" }

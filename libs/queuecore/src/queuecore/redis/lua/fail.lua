@@ -10,15 +10,17 @@
 -- ARGV[6]  breaker_failures  infrastructure failures in a row that pause the queue; "0": this is none
 -- ARGV[7]  cooldown_ms       how long it pauses
 -- ARGV[8]  result_ms
--- ARGV[9]  tombstone_ms
--- ARGV[10] now               test clock in ms; "" means the server's clock
+-- ARGV[9]  deadletter_ms
+-- ARGV[10] tombstone_ms
+-- ARGV[11] now               test clock in ms; "" means the server's clock
 --
 -- Returns  {"failed"} {"cancelled"}  this verdict is recorded
 --          {"pending"}               it waits for its retry
 --          {"lost"}                  not the current claim of a running job; nothing changed
 --          A repeat answers the same.
 --
--- Invariant  A retry counts as a failure and never outlives the deadline.
+-- Invariant  A retry counts as a failure and never outlives the deadline. A pipeline's run that fails for good is a dead
+--            letter of its stage.
 -- @include record
 -- @include place
 -- @include wait
@@ -37,9 +39,11 @@ if rec.status ~= "processing" or not owns(rec, ARGV[2], ARGV[3]) then
 end
 
 -- writes
-local now, settled = now_ms(ARGV[10]), "fail:" .. ARGV[2] .. ":" .. ARGV[3] .. ":"
+local now, settled = now_ms(ARGV[11]), "fail:" .. ARGV[2] .. ":" .. ARGV[3] .. ":"
+local retention = { result = tonumber(ARGV[8]), deadletter = tonumber(ARGV[9]), tombstone = tonumber(ARGV[10]) }
 local failures = count_of(rec, "failures") + 1
 drop_lease(base, id) -- first: see set_lease
+note_failure(base, id)
 redis.call("HSET", KEYS[1], "failures", failures)
 if ARGV[6] == "0" then
   redis.call("HDEL", base .. ":state", "breaker")
@@ -49,7 +53,7 @@ elseif redis.call("HINCRBY", base .. ":state", "breaker", 1) >= tonumber(ARGV[6]
 end
 if rec.cancel_requested == "1" then
   verdict(base, id, rec, "cancelled", { "error_code", "cancelled", "settled", settled .. "cancelled" }, now,
-    tonumber(ARGV[8]), tonumber(ARGV[9]))
+    retention.result, retention.tombstone)
   return { "cancelled" }
 end
 local fields = { "settled", settled .. "failed" }
@@ -68,5 +72,5 @@ if due and not (rec.deadline and tonumber(rec.deadline) <= due) then
   changed(base, id)
   return { "pending" }
 end
-verdict(base, id, rec, "failed", fields, now, tonumber(ARGV[8]), tonumber(ARGV[9]))
+fail_for_good(base, id, rec, fields, now, retention)
 return { "failed" }

@@ -23,7 +23,7 @@ local count = 0
 for _, id in ipairs(due) do
   redis.call("ZREM", base .. ":delayed", id)
   local rec = read_record("job:" .. id)
-  if rec and rec.status == "pending" then
+  if rec and rec.status == "pending" and not is_elsewhere(base, rec) then
     note_waiting(base, id, rec)
     if rec.return_to == "back" then
       put_back(base, id, rec)

@@ -17,7 +17,7 @@
 -- @include verdict
 
 local rec = read_record(KEYS[1])
-if not rec or rec.status ~= "pending" then
+if not rec or rec.status ~= "pending" or is_elsewhere(KEYS[2], rec) then
   return { "kept" }
 end
 

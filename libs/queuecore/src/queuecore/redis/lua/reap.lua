@@ -17,7 +17,7 @@
 -- Returns  {"requeued"}    pending again at its old place; counted unless it had never been claimed
 --          {"deadletter"}  the cap was passed: failed, worker_lost
 --          {"cancelled"}   that was requested
---          {"dropped"}     record gone or terminal: the entry was removed
+--          {"dropped"}     record gone, terminal or at another stage: the entry was removed
 --          {"adopted"}     a foreign relay's live lease is now recorded as a claim, so that its deaths count
 --          {"waiting"}     within its grace
 --          {"live"}        its owner is alive, or no longer the one that was held dead
@@ -33,7 +33,7 @@ local id, base = ARGV[1], KEYS[2]
 local now, rec = now_ms(ARGV[11]), read_record(KEYS[1])
 local held = is_held(base, id)
 local by_client = ARGV[3] ~= ""
-if by_client and (not held or not rec or rec.status ~= "processing" or rec.owner_client ~= ARGV[3]
+if by_client and not (rec and is_elsewhere(base, rec)) and (not held or not rec or rec.status ~= "processing" or rec.owner_client ~= ARGV[3]
   or not owns(rec, ARGV[4], ARGV[5])) then
   return { held and "live" or "skipped" }
 end
@@ -43,8 +43,8 @@ if not held then
   redis.call("ZREM", base .. ":first-seen", id)
   return { "skipped" }
 end
-if not rec or is_terminal(rec) then
-  leave(base, id, rec or { status = "gone" })
+if not rec or is_terminal(rec) or is_elsewhere(base, rec) then
+  leave(base, id, rec and not is_elsewhere(base, rec) and rec or { status = "gone" })
   return { "dropped" }
 end
 if not by_client and lease_is_live(base, id, rec, now) then

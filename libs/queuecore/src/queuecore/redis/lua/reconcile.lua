@@ -23,13 +23,14 @@
 
 local id, base = ARGV[1], KEYS[2]
 local now, rec = now_ms(ARGV[7]), read_record(KEYS[1])
-local holder = rec and rec.ordering_key and redis.call("HGET", base .. ":ordering", rec.ordering_key)
+local gate = rec and gate_of(base, rec)
+local holder = rec and rec.ordering_key and redis.call("HGET", gate .. ":ordering", rec.ordering_key)
 local queued_behind = holder and holder ~= id
-  and redis.call("LPOS", base .. ":ordered:" .. rec.ordering_key, id) ~= false
+  and redis.call("LPOS", gate .. ":ordered:" .. rec.ordering_key, id) ~= false
 local first = queued_behind and read_record("job:" .. holder)
 
 -- writes
-if not rec or is_terminal(rec) or is_held(base, id) or is_waiting(base, id)
+if not rec or is_terminal(rec) or is_elsewhere(base, rec) or is_held(base, id) or is_waiting(base, id)
   or queued_behind and first and not is_terminal(first) then
   redis.call("ZREM", base .. ":missing", id)
   return { "ok" }
@@ -50,7 +51,7 @@ if holder and holder ~= id and not queued_behind then
   admit_in_order(base, id, rec, now)
 else
   if rec.ordering_key then
-    redis.call("HSET", base .. ":ordering", rec.ordering_key, id)
+    redis.call("HSET", gate .. ":ordering", rec.ordering_key, id)
   end
   note_waiting(base, id, rec)
   put_back(base, id, rec)

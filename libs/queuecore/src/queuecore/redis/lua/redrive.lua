@@ -16,7 +16,8 @@
 -- @include wait
 -- @include item
 
-local id, base, rec = ARGV[1], KEYS[2], read_record(KEYS[1])
+local id, rec = ARGV[1], read_record(KEYS[1])
+local base = base_of(KEYS[2], rec)
 if not rec then
   return { "missing" }
 end
@@ -39,9 +40,9 @@ redis.call("HDEL", KEYS[1], "claim_id", "settled", "finished_at", "expires_at", 
   "http_status", "processing_ms", "started_at", "owner", "owner_client", "execute_until", "cancel_requested", "not_before")
 redis.call("HSET", KEYS[1], "status", "pending", "generation", ms(ARGV[2] + 1), "fence", ms(count_of(rec, "fence") + 1),
   "claims", 0, "reaps", 0, "failures", 0, "seq", redis.call("HINCRBY", base .. ":state", "seq", 1),
-  "queued_at", ms(now))
+  "queued_at", ms(now), "waiting_since", ms(now))
 redis.call("ZADD", base .. ":jobs", rec.created_at or "0", id)
-rec.not_before, rec.status, rec.queued_at = nil, "pending", ms(now)
+rec.not_before, rec.status, rec.queued_at, rec.waiting_since = nil, "pending", ms(now), ms(now)
 count_waiting(base, id, rec)
 if rec.item and not redis.call("HGET", "dedup:jobs", rec.item) then
   take_item(id, rec, now)

@@ -26,7 +26,7 @@ if not rec then
 end
 local now = now_ms(ARGV[6])
 if ARGV[3] == "" then
-  if rec.status ~= "pending" or not is_held(base, id) or lease_is_live(base, id, rec, now) then
+  if rec.status ~= "pending" or is_elsewhere(base, rec) or not is_held(base, id) or lease_is_live(base, id, rec, now) then
     return { "lost" }
   end
 else

@@ -20,5 +20,6 @@ end
 leave(KEYS[2], ARGV[1], rec or { status = "gone" })
 if not rec then
   redis.call("ZREM", KEYS[2] .. ":jobs", ARGV[1])
+  forget(KEYS[2], ARGV[1])
 end
 return { "swept" }

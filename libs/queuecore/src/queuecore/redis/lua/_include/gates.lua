@@ -147,7 +147,7 @@ end
 local function put_off(base, id, rec, said)
   redis.call("HINCRBY", base .. ":state", said.fault and "gate_faults" or "gate_waits", 1)
   if rec.status == "processing" then -- its dead claim was ended in this script
-    await_again(id, rec)
+    await_again(base, id, rec)
   end
   if put_aside(base, id, rec) then
     note_waiting(base, id, rec)

@@ -149,4 +149,13 @@ local function charge() end
 -- note_verdict(base, id, rec, status, payload): what a transport's own readers are told; lists have none.
 local function note_verdict() end
 
+-- note_failure, note_completed, forget: seed 004 counts these; only stages do.
+local function note_failure() end
+local function note_completed() end
+local function forget() end
+
+local function dead_key(base)
+  return base .. ":deadletter"
+end
+
 -- @include deadletter

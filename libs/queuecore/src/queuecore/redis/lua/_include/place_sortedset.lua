@@ -1,18 +1,6 @@
 -- Where a job of the sorted-set transport stands (seed 002): queue:<n> by score, or in the claim's three registers.
--- @include bell
+-- @include waiting_zset
 -- @include turns
-
-local function zset_of(base)
-  return "queue:" .. string.sub(base, 7)
-end
-
--- waiting_key(base): a paused queue keeps its waiting entries where neither a peek nor KEDA sees them.
-local function waiting_key(base)
-  if redis.call("HEXISTS", base .. ":state", "paused") == 1 then
-    return base .. ":paused"
-  end
-  return zset_of(base)
-end
 
 -- is_held(base, id): some relay has claimed the entry.
 local function is_held(base, id)
@@ -100,21 +88,6 @@ local function put_aside(base, id, rec)
   return true
 end
 
--- is_waiting(base, id): in some structure of those that wait.
-local function is_waiting(base, id)
-  return redis.call("ZSCORE", base .. ":delayed", id) ~= false
-    or redis.call("ZSCORE", zset_of(base), id) ~= false
-    or redis.call("ZSCORE", base .. ":paused", id) ~= false
-end
-
--- score_of(rec): its deadline; without one, its rank (submit wrote it) counted from when it began to wait.
-local function score_of(rec)
-  if rec.rank then
-    return tonumber(rec.rank) + (tonumber(rec.queued_at) or count_of(rec, "created_at"))
-  end
-  return tonumber(rec.deadline) or count_of(rec, "created_at")
-end
-
 local function place(base, id, rec, score)
   redis.call("ZADD", waiting_key(base), score, id)
   file(base, id, rec, score)
@@ -133,35 +106,6 @@ local function put_back(base, id, rec)
   place(base, id, rec, rec.score or ms(score_of(rec)))
 end
 
--- waiting_count(base): what max_pending bounds.
-local function waiting_count(base)
-  return redis.call("ZCARD", zset_of(base))
-    + redis.call("ZCARD", base .. ":paused")
-    + redis.call("ZCARD", base .. ":delayed")
-    + tonumber(redis.call("HGET", base .. ":state", "ordered") or "0")
-end
-
--- hide_waiting(base), show_waiting(base): a pause and its end, in one step; scores are kept.
-local function move_all(from, to)
-  if redis.call("EXISTS", to) == 1 then
-    redis.call("ZUNIONSTORE", to, 2, to, from, "AGGREGATE", "MIN")
-    redis.call("DEL", from)
-  elseif redis.call("EXISTS", from) == 1 then
-    redis.call("RENAME", from, to)
-  end
-end
-
-local function hide_waiting(base)
-  move_all(zset_of(base), base .. ":paused")
-end
-
-local function show_waiting(base)
-  move_all(base .. ":paused", zset_of(base))
-  for _ = 1, redis.call("ZCARD", zset_of(base) .. ":bell:listeners") do
-    ring(zset_of(base) .. ":bell")
-  end
-end
-
 -- note_verdict(base, id, rec, status, payload): the duplicate marker of this generation, and the result list if wanted.
 local function note_verdict(base, id, rec, status, payload)
   redis.call("SET", "result-terminal:" .. id .. ":" .. (rec.generation or "1"), status, "PX", rec.dedup_ms or "21600000")
@@ -169,6 +113,15 @@ local function note_verdict(base, id, rec, status, payload)
     redis.call("RPUSH", "results:" .. string.sub(base, 7), payload)
     redis.call("LTRIM", "results:" .. string.sub(base, 7), -100000, -1)
   end
+end
+
+-- note_failure, note_completed, forget: seed 004 counts these; only stages do.
+local function note_failure() end
+local function note_completed() end
+local function forget() end
+
+local function dead_key(base)
+  return base .. ":deadletter"
 end
 
 -- @include deadletter

@@ -363,6 +363,11 @@ end
 -- charge(base, rec): its tenant was served; only sorted sets let tenants take turns.
 local function charge() end
 
+-- note_failure, note_completed, forget: seed 004 counts these; only stages do.
+local function note_failure() end
+local function note_completed() end
+local function forget() end
+
 -- note_verdict(base, id, rec, status, payload): streams have no readers of their own.
 local function note_verdict() end
 

@@ -32,6 +32,26 @@ local function count_of(rec, field)
   return tonumber(rec[field] or "0") or 0
 end
 
+-- is_elsewhere(base, rec): a pipeline's run that another stage has by now: what stands of it here is litter.
+local function is_elsewhere(base, rec)
+  return rec.plan ~= nil and rec.model ~= nil and "relay:" .. rec.model ~= base
+end
+
+-- base_of(base, rec): the queue where it stands now, whichever stage's the caller thought it was.
+local function base_of(base, rec)
+  return rec and rec.plan and rec.model and "relay:" .. rec.model or base
+end
+
+-- gate_of(base, rec): the queue that keeps its ordering key: a run's first.
+local function gate_of(base, rec)
+  return rec.gate and "relay:" .. rec.gate or base
+end
+
+-- since_of(rec): when it began to wait: submitted, redriven, or come to this stage.
+local function since_of(rec)
+  return tonumber(rec.waiting_since) or count_of(rec, "created_at")
+end
+
 local function is_terminal(rec)
   local s = rec.status
   return s == "completed" or s == "failed" or s == "cancelled" or s == "expired"

@@ -21,7 +21,8 @@ local function verdict(base, id, rec, status, fields, now, retain_ms, tombstone_
     redis.call("PEXPIRE", rec.idempotency, retain_ms)
   end
   redis.call("HSET", key .. ":gone", "status", status, "finished_at", ms(now), "expires_at", ms(now + retain_ms),
-    "model", model, "service_type", rec.service_type or "", "tenant", rec.tenant or "")
+    "model", model, "service_type", rec.service_type or "", "tenant", rec.tenant or "",
+    "pipeline", rec.pipeline or "")
   redis.call("PEXPIRE", key .. ":gone", retain_ms + tombstone_ms)
   redis.call("XADD", base .. ":outbox", "*", "event", id .. ":" .. (rec.generation or "1"), "job_id", id,
     "status", status, "finished_at", ms(now))
@@ -38,6 +39,15 @@ local function verdict(base, id, rec, status, fields, now, retain_ms, tombstone_
   note_verdict(base, id, rec, status, payload)
   redis.call("PUBLISH", "jobs:" .. model .. ":completed", payload)
   redis.call("PUBLISH", "job:" .. id .. ":done", status)
+end
+
+-- fail_for_good(...): the verdict failed; a pipeline's run becomes a dead letter, to be resumed at this stage.
+local function fail_for_good(base, id, rec, fields, now, retention)
+  local retain_ms = rec.plan and retention.deadletter or retention.result
+  verdict(base, id, rec, "failed", fields, now, retain_ms, retention.tombstone)
+  if rec.plan then
+    bury(base, id, rec)
+  end
 end
 
 -- end_dead_claim(...): a claim whose owner is held dead: cancelled, dead letter, or pending again and counted (G6).
@@ -61,6 +71,7 @@ local function end_dead_claim(base, id, rec, cause, max_reaps, now, retention, k
   if keep_place then
     free_slots(id, rec, now)
   else
+    rec.reclaimed_now = true
     requeue(base, id, rec, now)
   end
   return "requeued"

@@ -3,7 +3,7 @@
 
 -- note_waiting(base, id, rec): the two indexes of waiting jobs.
 local function note_waiting(base, id, rec)
-  redis.call("ZADD", base .. ":waiting", count_of(rec, "created_at"), id)
+  redis.call("ZADD", base .. ":waiting", ms(since_of(rec)), id)
   if rec.deadline then
     redis.call("ZADD", base .. ":deadlines", rec.deadline, id)
   end
@@ -33,14 +33,15 @@ end
 local function admit_in_order(base, id, rec, now)
   local key = rec.ordering_key
   if key then
-    local holder = redis.call("HGET", base .. ":ordering", key)
+    local gate = gate_of(base, rec)
+    local holder = redis.call("HGET", gate .. ":ordering", key)
     if holder and holder ~= id then
-      redis.call("RPUSH", base .. ":ordered:" .. key, id)
-      redis.call("HINCRBY", base .. ":state", "ordered", 1)
+      redis.call("RPUSH", gate .. ":ordered:" .. key, id)
+      redis.call("HINCRBY", gate .. ":state", "ordered", 1)
       note_waiting(base, id, rec)
       return
     end
-    redis.call("HSET", base .. ":ordering", key, id)
+    redis.call("HSET", gate .. ":ordering", key, id)
   end
   admit(base, id, rec, now)
 end
@@ -48,20 +49,21 @@ end
 -- let_next_in(base, id, rec, now): the key's next job, once this one reached its verdict, of whatever kind.
 local function let_next_in(base, id, rec, now)
   local key = rec.ordering_key
-  if not key or redis.call("HGET", base .. ":ordering", key) ~= id then
+  local gate = gate_of(base, rec)
+  if not key or redis.call("HGET", gate .. ":ordering", key) ~= id then
     return
   end
-  redis.call("HDEL", base .. ":ordering", key)
+  redis.call("HDEL", gate .. ":ordering", key)
   for _ = 1, 1000 do
-    local after = redis.call("LPOP", base .. ":ordered:" .. key)
+    local after = redis.call("LPOP", gate .. ":ordered:" .. key)
     if not after then
       return
     end
-    redis.call("HINCRBY", base .. ":state", "ordered", -1)
+    redis.call("HINCRBY", gate .. ":state", "ordered", -1)
     local waiting = read_record("job:" .. after)
     if waiting and waiting.status == "pending" then
-      redis.call("HSET", base .. ":ordering", key, after)
-      admit(base, after, waiting, now)
+      redis.call("HSET", gate .. ":ordering", key, after)
+      admit(base_of(gate, waiting), after, waiting, now)
       return
     end
   end
