@@ -6,7 +6,7 @@ Errors name the file's path to the value and the rule: ``models.whisper.lease_se
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Set
 from pathlib import Path
 from typing import Annotated, Any, Final, Literal, TypeVar, cast
 
@@ -17,11 +17,12 @@ from msgspec import Meta
 from queuecore.broker import Order, QueueLimits, Retention
 from queuecore.errors import ConfigurationError
 from queuecore.gates import Gate
+from queuecore.job import Step
 from queuecore.names import SERVICE_TYPE, check_model_name
 from queuecore.providers import GATE_TYPES, GateConfig, Provider, gate_of
 from queuecore.settings import CommonSettings
 
-Transport = Literal["list", "sortedset", "stream"]
+Transport = Literal["list", "sortedset", "stream", "stage"]  # stage: what a pipeline names, and nothing else
 T = TypeVar("T", bound=msgspec.Struct)
 _SORTED_SET_KEYS: Final = (
     "claim_lease_ttl_seconds", "claim_reclaim_interval_ms", "result_dedup_ttl_seconds", "result_list", "fair_share",
@@ -33,6 +34,7 @@ _KEY_WORDS: Final = frozenset({
     "claimed", "claim-owners", "claims-idx", "bell", "tenants", "gate",
 })  # fmt: skip
 _PROVIDER_NAME: Final = re.compile(r"[^\s:\x00-\x1f\x7f]{1,100}\Z")
+_PIPELINE_NAME: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}\Z")
 PositiveInt = Annotated[int, Meta(ge=1)]
 UrlPath = Annotated[str, Meta(pattern=r"^/[\x21-\x7e]*$")]
 MediaRange = Annotated[str, Meta(pattern=r"^([a-z0-9!#$&^_.+-]+/([a-z0-9!#$&^_.+-]+|\*)|\*/\*)$")]
@@ -90,13 +92,13 @@ class ModelConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_on
         """Lease of a claim on this model's transport, before CLAIM_LEASE_TTL_SECONDS."""
         if self.transport == "sortedset":
             return 1000 * (self.claim_lease_ttl_seconds or self.lease_seconds or 300)
-        return 1000 * (self.lease_seconds or 60)
+        return 1000 * (self.lease_seconds or (90 if self.transport == "stage" else 60))
 
 
 class Pipeline(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """Stages in order; each is a model."""
+    """Stages in order; each is a model, and what one answers is the next one's input."""
 
-    stages: list[str]
+    stages: Annotated[list[str], Meta(min_length=1, max_length=100)]
 
 
 class Config(msgspec.Struct, frozen=True):
@@ -133,13 +135,24 @@ class Config(msgspec.Struct, frozen=True):
         provider = self.providers.get(model.provider or "", Provider())
         return gate_of(name, model.gates, model.provider, provider, model.tokens_per_request)
 
+    def steps(self, pipeline: str) -> tuple[Step, ...]:
+        """What a run of the pipeline does: each stage's first operation."""
+        found: list[Step] = []
+        for stage in self.pipelines[pipeline].stages:
+            name = next(iter(self.models[stage].operations))
+            operation = self.models[stage].operation(name)
+            found.append(Step(stage, name, operation.url, operation.request))
+        return tuple(found)
+
     @property
     def service_types(self) -> list[str]:
         """Each service type once, in the file's order."""
         return list(dict.fromkeys(model.service_type for model in self.models.values()))
 
 
-_ORDERS: Final[Mapping[str, Order]] = {"list": "arrival", "stream": "lanes"}
+_ORDERS: Final[Mapping[str, Order]] = {"list": "arrival", "stream": "lanes", "stage": "stage"}
+STAGE_RECLAIM_MS: Final = 60_000  # seed 004: how often a stage's leases are looked at
+STAGE_ATTEMPTS: Final = 3
 
 
 def queue_limits(model: ModelConfig, common: CommonSettings) -> QueueLimits:
@@ -160,6 +173,8 @@ def queue_limits(model: ModelConfig, common: CommonSettings) -> QueueLimits:
                 f"result_dedup_ttl_seconds: {dedup_seconds} does not outlive the longest redelivery chain, "
                 f"(MAX_REAP_ATTEMPTS + 1) * (lease + reclaim interval) = {chain_ms / 1000:g} s"
             )
+    elif model.transport == "stage":
+        reclaim_ms = STAGE_RECLAIM_MS
     return QueueLimits(
         lease_ms=lease_ms,
         order=_ORDERS.get(model.transport) or model.order or "deadline",
@@ -200,7 +215,7 @@ def load_config(path: str) -> Config:
 
 def _not_yet(config: Config) -> list[str]:
     """What the file may say and no service does yet: a start that ignored it would promise what does not happen."""
-    problems = [f"pipelines.{name}: pipelines are not available in this release" for name in config.pipelines]
+    problems: list[str] = []
     for name, model in config.models.items():
         if model.cache_seconds:
             problems.append(f"models.{name}.cache_seconds: the response cache is not available in this release; 0 is")
@@ -216,9 +231,10 @@ def parse_config(text: str) -> Config:
     problems: list[str] = []
     sections = _mapping(data, "models.yaml", problems)
     problems += [f"{name}: unknown section" for name in sections if name not in {"models", "providers", "pipelines"}]
-    models = _section(sections, "models", ModelConfig, problems)
     providers = _section(sections, "providers", Provider, problems)
     pipelines = _section(sections, "pipelines", Pipeline, problems)
+    _make_stages(sections.get("models"), {one for pipeline in pipelines.values() for one in pipeline.stages}, problems)
+    models = _section(sections, "models", ModelConfig, problems)
     if not models and not problems:
         problems.append("models: at least one model is needed")
     problems += _rules(models, providers, pipelines)
@@ -238,6 +254,24 @@ def _section(sections: Mapping[str, Any], name: str, cls: type[T], problems: lis
                 message = f"{message}; gate types are {', '.join(GATE_TYPES)}"
             problems.append(f"{name}.{key}{where.rstrip('`')}: {message}")
     return found
+
+
+def _make_stages(models: object, stages: Set[str], problems: list[str]) -> None:
+    """A model that a pipeline names has the layout of seed 004, which nobody chooses, and three attempts."""
+    for name, model in cast("dict[object, object]", models if isinstance(models, dict) else {}).items():
+        if not isinstance(model, dict):
+            continue
+        fields = cast("dict[str, object]", model)
+        if name not in stages:
+            if fields.get("transport") == "stage":
+                problems.append(f"models.{name}.transport: 'stage' is that of models which a pipeline names")
+            continue
+        if "transport" in fields:
+            problems.append(f"models.{name}.transport: a pipeline names this model, and stages have one of their own")
+        fields["transport"] = "stage"
+        retries = fields.setdefault("retries", {})
+        if isinstance(retries, dict):
+            _ = cast("dict[str, object]", retries).setdefault("max_attempts", STAGE_ATTEMPTS)
 
 
 def _mapping(value: object, where: str, problems: list[str]) -> dict[str, Any]:
@@ -294,11 +328,14 @@ def _rules(
         if not _PROVIDER_NAME.match(name)
     ]
     for name, pipeline in pipelines.items():
-        problems += [
-            f"pipelines.{name}.stages: {stage!r} is not under models"
-            for stage in pipeline.stages
-            if stage not in models
-        ]
+        where = f"pipelines.{name}"
+        if not _PIPELINE_NAME.match(name):
+            problems.append(f"{where}: a name has 1 to 64 letters, digits, '.', '-' and '_', first a letter or digit")
+        for at, stage in enumerate(pipeline.stages):
+            if stage not in models:
+                problems.append(f"{where}.stages: {stage!r} is not under models")
+            if stage in pipeline.stages[:at]:
+                problems.append(f"{where}.stages: {stage!r} stands twice; a run passes each stage once")
     return problems
 
 
