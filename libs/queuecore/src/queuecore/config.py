@@ -6,7 +6,7 @@ Errors name the file's path to the value and the rule: ``models.whisper.lease_se
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Set
+from collections.abc import Collection, Mapping, Set
 from pathlib import Path
 from typing import Annotated, Any, Final, Literal, TypeVar, cast
 
@@ -327,6 +327,11 @@ def _rules(
         for name in providers
         if not _PROVIDER_NAME.match(name)
     ]
+    return problems + _pipeline_rules(models, pipelines)
+
+
+def _pipeline_rules(models: Collection[str], pipelines: Mapping[str, Pipeline]) -> list[str]:
+    problems: list[str] = []
     for name, pipeline in pipelines.items():
         where = f"pipelines.{name}"
         if not _PIPELINE_NAME.match(name):

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from enum import StrEnum
 from typing import Final, Literal
 
@@ -187,6 +187,19 @@ def record_from_fields(fields: Mapping[str, str]) -> JobRecord:
         return msgspec.convert(known, JobRecord, strict=False)
     except msgspec.MsgspecError as error:
         raise ValueError(f"job record {fields.get('id', '?')}: {error}") from error
+
+
+def run_fields(pipeline: str, steps: Sequence[Step]) -> dict[str, str]:
+    """Record fields with which a pipeline's run is submitted to its first stage."""
+    first = steps[0]
+    return {
+        "pipeline": pipeline,
+        "stage": first.stage,
+        "plan": msgspec.json.encode(steps).decode(),
+        "operation": first.operation,
+        "request": first.request,
+        "inference_url": first.url,
+    }
 
 
 def result_key(job_id: str, fence: int, claim_id: str) -> str:

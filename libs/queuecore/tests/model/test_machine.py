@@ -22,7 +22,7 @@ from hypothesis.stateful import (
 from queuecore.broker import Breaker, Claim, Dedup, Failure, NewJob, Order, QueueLimits, Result, Worker
 from queuecore.errors import QueueCoreError
 from queuecore.gates import Composite, Concurrency, Gate, Rate
-from queuecore.job import TRANSITIONS, Status
+from queuecore.job import TRANSITIONS, Status, Step, run_fields
 from queuecore.redis.broker import RedisBroker
 from queuecore.redis.client import Link
 from queuecore.redis.keys import QueueKeys
@@ -332,6 +332,74 @@ class QueueMachine(RuleBasedStateMachine):
         assert len(waiting) == len(set(waiting))
 
 
+class PipelineMachine(QueueMachine):
+    """Two stages: runs are submitted to the first; every rule acts on the stage that is looked at, and all agree."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        assert isinstance(self.memory.broker, MemoryBroker)
+        limits, queue = self.memory.broker.limits, self.memory.broker.queue
+        second = Stand(queue.broker("n", limits), MemoryOperator(queue, "n"), self.clock)
+        self.stages = [(self.memory, self.redis), (second, stand_of(self.link, limits, self.clock, "n"))]
+
+    @rule(stage=st.sampled_from([0, 1]))
+    def look_at(self, stage: int) -> None:
+        self.memory, self.redis = self.stages[stage]
+
+    @rule(
+        job_id=st.sampled_from(IDS),
+        first=st.booleans(),
+        deadline=st.sampled_from([None, None, 90_000]),
+        key=st.sampled_from(["", "", "k"]),
+        repeat=st.booleans(),
+    )
+    def submit_run(self, job_id: str, deadline: int | None, key: str, *, first: bool, repeat: bool) -> None:
+        steps = [Step("m", "op", "/v1/m", "raw"), Step("n", "op", "/v1/n", "json")]
+        new = NewJob(
+            id=job_id,
+            fields={"tenant": "other", "input_key": f"{job_id}/input"} | run_fields("p", steps),
+            priority="high" if first else "normal",
+            deadline=None if deadline is None else self.clock() + deadline,
+            ordering_key=key,
+        )
+        looked_at = self.memory, self.redis
+        self.look_at(0)
+        _ = self.both(lambda stand: stand.broker.submit(new), repeat=repeat)
+        self.memory, self.redis = looked_at
+
+    @rule(stage=st.sampled_from([0, 1]), repeat=st.booleans())
+    def pass_on(self, stage: int, *, repeat: bool) -> None:
+        """One run goes through this stage at once: by chance alone few come to the second."""
+        self.look_at(stage)
+        self.complete(self.claim(""), None, repeat=repeat)
+
+    @precondition(lambda _: False)  # what is asked through another stage's queue is asked of runs
+    @rule()
+    def submit(self) -> None: ...
+
+    @invariant()
+    def everything_stands_in_the_same_place(self) -> None:
+        looked_at = self.memory, self.redis
+        for stage in (0, 1):
+            self.look_at(stage)
+            super().everything_stands_in_the_same_place()
+        self.memory, self.redis = looked_at
+
+    @invariant()
+    def statuses_change_as_the_table_says(self) -> None:
+        now = {one.id: one.status for _, redis in self.stages for one in self.run(redis.broker.jobs()).jobs}
+        for job_id, status in now.items():
+            before = self.statuses.get(job_id)
+            assert before is None or before[1] == status or (before[1], status) in CHANGES, (before, status)
+        self.statuses = {job_id: (0, status) for job_id, status in now.items()}
+
+    @invariant()
+    def a_live_job_is_never_in_two_places(self) -> None:
+        places = [self.run(redis.operator.places()) for _, redis in self.stages]
+        waiting = [job_id for one in places for ids in one[:4] for job_id in ids]
+        assert len(waiting) == len(set(waiting))
+
+
 async def ledger_of(link: Link) -> tuple[dict[str, int], dict[str, dict[str, int]], dict[str, dict[str, int]]]:
     """Counters, slots and waiters that lie in Redis."""
     counters: dict[str, int] = {}
@@ -349,11 +417,11 @@ async def ledger_of(link: Link) -> tuple[dict[str, int], dict[str, dict[str, int
     return counters, slots, waiting
 
 
-def stand_of(link: Link, limits: QueueLimits, clock: ManualClock) -> Stand:
+def stand_of(link: Link, limits: QueueLimits, clock: ManualClock, model: str = "m") -> Stand:
     """The transport that has this order."""
     kinds: dict[str, type[RedisBroker]] = {"arrival": ListBroker, "lanes": StreamBroker, "stage": StageBroker}
-    broker = kinds.get(limits.order, SortedSetBroker)(link, "m", limits, clock=clock)
-    return Stand(broker, operator_of(broker.transport, link, "m", clock), clock)
+    broker = kinds.get(limits.order, SortedSetBroker)(link, model, limits, clock=clock)
+    return Stand(broker, operator_of(broker.transport, link, model, clock), clock)
 
 
 def _comparable(record: Any) -> Any:
@@ -403,11 +471,29 @@ async def _sorted(work: Awaitable[Any]) -> list[Any]:
 def test_redis_answers_and_ends_like_the_specification(
     request: pytest.FixtureRequest, order: Order, kind: str, gate: Gate | None, *, fair: bool
 ) -> None:
+    explore(QueueMachine, request, order, kind, gate, fair=fair)
+
+
+@pytest.mark.timeout(300)
+@pytest.mark.parametrize("kind", ["valkey", "redis7"])
+@requirement("pipeline:any:memory-and-redis-agree")
+def test_runs_of_a_pipeline_go_and_end_like_the_specifications(request: pytest.FixtureRequest, kind: str) -> None:
+    explore(PipelineMachine, request, "stage", kind, None, fair=False)
+
+
+def explore(
+    machine: type[QueueMachine],
+    request: pytest.FixtureRequest,
+    order: Order,
+    kind: str,
+    gate: Gate | None,
+    *,
+    fair: bool,
+) -> None:
     with ValkeyProcess(binary=redis7_binary() if kind == "redis7" else None) as server:
-        QueueMachine.server, QueueMachine.order, QueueMachine.fair = server, order, fair
-        QueueMachine.gate = gate
+        machine.server, machine.order, machine.fair, machine.gate = server, order, fair, gate
         run_state_machine_as_test(
-            QueueMachine,
+            machine,
             settings=settings(
                 max_examples=int(str(request.config.getoption("--machine-examples"))),
                 stateful_step_count=40,

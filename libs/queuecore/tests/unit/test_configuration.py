@@ -74,6 +74,18 @@ def test_the_model_is_the_named_one_the_only_one_or_the_default() -> None:
         ((GOOD, "models: {}"), "at least one model is needed"),
         ((GOOD, "a: ["), "models.yaml: "),
         ((GOOD, GOOD + "pipelines: {ingest: {stages: [store]}}"), "pipelines.ingest.stages: 'store' is not under models"),
+        ((GOOD, GOOD + "pipelines: {ingest: {stages: [echo, echo]}}"), "pipelines.ingest.stages: 'echo' stands twice"),
+        ((GOOD, GOOD + "pipelines: {ingest: {stages: []}}"), "pipelines.ingest.stages: .*length >= 1"),
+        ((GOOD, GOOD + "pipelines: {a/b: {stages: [echo]}}"), "pipelines.a/b: a name has"),
+        (
+            (GOOD, GOOD.replace("  echo: {", "  echo: {transport: list, ") + "pipelines: {ingest: {stages: [echo]}}"),
+            "models.echo.transport: a pipeline names this model, and stages have one of their own",
+        ),
+        (("  echo: {", "  echo: {transport: stage, "), "models.echo.transport: 'stage' is that of models which a pipeline"),
+        (
+            (GOOD, GOOD.replace("  echo: {", "  echo: {order: priority, ") + "pipelines: {ingest: {stages: [echo]}}"),
+            "models.echo.order: only transport sortedset has an order",
+        ),
     ],
 )  # fmt: skip
 def test_what_is_wrong_in_the_file_is_named_with_its_rule(change: tuple[str, str], message: str) -> None:
@@ -93,7 +105,6 @@ def test_a_missing_file_is_named() -> None:
     [
         (("  echo: {", "  echo: {cache_seconds: 5, "), "models.echo.cache_seconds: .* not available in this release"),
         (("", ""), ""),
-        ((GOOD, GOOD + "pipelines: {ingest: {stages: [echo]}}"), "pipelines.ingest: .* not available in this release"),
         (
             (GOOD, GOOD.replace("  echo: {", "  echo: {provider: p, ") + "providers: {p: {concurrent: 1}}"),
             "",
@@ -209,3 +220,17 @@ def test_a_duplicate_marker_that_does_not_outlive_the_redelivery_chain_is_refuse
     with pytest.raises(ConfigurationError, match=r"1260 does not outlive the longest redelivery chain.* = 1260 s"):
         _ = queue_limits(sorted_set(result_dedup_ttl_seconds=1260), CommonSettings())
     assert queue_limits(sorted_set(result_dedup_ttl_seconds=1261), CommonSettings()).result_dedup_ms == 1_261_000
+
+
+@requirement("pipeline:any:defaults-of-the-seed")
+def test_a_model_that_a_pipeline_names_has_the_seeds_layout_and_times() -> None:
+    config = parse_config(GOOD + "pipelines: {ingest: {stages: [echo]}}")
+    model = config.models["echo"]
+    limits = queue_limits(model, CommonSettings())
+    assert (model.transport, limits.order, model.retries.max_attempts) == ("stage", "stage", 3)
+    assert (limits.lease_ms, limits.reclaim_interval_ms, limits.max_reap_attempts) == (90_000, 60_000, 3)
+    (step,) = config.steps("ingest")
+    assert (step.stage, step.url) == ("echo", model.operation(step.operation).url)
+    own = parse_config(GOOD.replace("  echo: {", "  echo: {lease_seconds: 12, retries: {backoff_seconds: 1}, ")
+                       + "pipelines: {ingest: {stages: [echo]}}").models["echo"]  # fmt: skip
+    assert (own.lease_ms, own.retries.max_attempts, own.retries.backoff_seconds) == (12_000, 3, 1)

@@ -111,20 +111,25 @@ class MemoryBroker(Broker):
         self.model = model
         self.limits = specification.limits
         self.specification = specification
-        self._queue = queue
+        self.queue = queue
         self._interrupted = False
         self._unacknowledged: dict[str, OutboxEvent] = {}
         self._held_after: dict[str, int] = {}
 
     @property
     def _now(self) -> int:
-        self._queue.pump()
-        return self._queue.clock()
+        self.queue.pump()
+        return self.queue.clock()
+
+    def _home(self, job_id: str) -> Specification:
+        """Where a pipeline's run stands, whichever stage's queue is asked."""
+        homes = [one for one in self.queue.specifications.values() if job_id in one.state.jobs]
+        return homes[0] if homes and homes[0].state.jobs[job_id].plan else self.specification
 
     # -- clients ------------------------------------------------------------------------------------------------
 
     async def submit(self, job: NewJob) -> Submitted:
-        now, held, keys = self._now, job.reservation, self._queue.reservations
+        now, held, keys = self._now, job.reservation, self.queue.reservations
         if held and job.id not in self.specification.state.jobs:
             others = keys.holder(held.scope) not in {"", held.token}
             if others or keys.answer(held.scope):
@@ -132,7 +137,7 @@ class MemoryBroker(Broker):
         reply = self.specification.submit(job, now)
         if held and reply[0] == "created":
             keys.settle(job.id, held)
-        self._queue.pump()
+        self.queue.pump()
         if reply[0] == "duplicate":
             raise DuplicateItem(reply[1])
         if reply == ("tenant_full",):
@@ -140,15 +145,15 @@ class MemoryBroker(Broker):
         if reply == ("full",):
             raise QueueFull(self.model, self.limits.max_pending)
         if reply[0] == "created":
-            return Submitted(created=True, status=Status(reply[1]), created_at=self._queue.clock())
+            return Submitted(created=True, status=Status(reply[1]), created_at=self.queue.clock())
         return Submitted(created=False, status=Status(reply[1]))
 
     async def get(self, job_id: str) -> JobRecord:
         now = self._now
-        for model, specification in self._queue.specifications.items():
+        for model, specification in self.queue.specifications.items():
             if job_id in specification.state.jobs:
                 return record_of(model, specification.state.jobs[job_id])
-        until, tombstone = self._queue.tombstones.get(job_id, (0, {}))
+        until, tombstone = self.queue.tombstones.get(job_id, (0, {}))
         if until > now:
             raise JobExpired(job_id, tombstone)
         raise JobNotFound(job_id)
@@ -158,8 +163,8 @@ class MemoryBroker(Broker):
         return pending.index(job_id) if job_id in pending else None
 
     async def cancel(self, job_id: str) -> Cancelled:
-        reply = self.specification.cancel(job_id, self._now)
-        self._queue.pump()
+        reply = self._home(job_id).cancel(job_id, self._now)
+        self.queue.pump()
         match reply:
             case ("cancelled", when):
                 return Cancelled(Status.CANCELLED, already=when == "before")
@@ -172,7 +177,7 @@ class MemoryBroker(Broker):
                 raise JobNotFound(job_id)
 
     async def erase(self, job_id: str) -> None:
-        now, jobs = self._now, self.specification.state.jobs
+        now, jobs = self._now, self._home(job_id).state.jobs
         job = jobs.get(job_id)
         if job is None:
             _ = await self.get(job_id)
@@ -181,7 +186,7 @@ class MemoryBroker(Broker):
             raise WrongState(job_id, job.status)
         del jobs[job_id]
         tombstone = _tombstone(self.model, job) | {"cause": "deleted"}
-        self._queue.tombstones[job_id] = now + self.limits.retention.tombstone_ms, tombstone
+        self.queue.tombstones[job_id] = now + self.limits.retention.tombstone_ms, tombstone
 
     async def jobs(
         self, *, status: Status | None = None, tenant: str | None = None, limit: int = 50, cursor: str = ""
@@ -223,7 +228,7 @@ class MemoryBroker(Broker):
                 word = self.specification.claim(
                     job_id, claim_id, self._now, owner=worker.name, client=worker.client, execution_ms=execution_ms
                 )
-                self._queue.pump()
+                self.queue.pump()
                 if word == "claimed":
                     record = record_of(self.model, self.specification.state.jobs[job_id])
                     return Claim(record, record.fence, claim_id)
@@ -232,7 +237,7 @@ class MemoryBroker(Broker):
                 if not current and not (refusal and refusal.whole_queue):
                     continue
             passed.clear()
-            arrival = self._queue.arrival
+            arrival = self.queue.arrival
             left = None if end is None else end - loop.time()
             if left is not None and left <= 0:
                 return None
@@ -245,10 +250,10 @@ class MemoryBroker(Broker):
 
     async def interrupt(self) -> None:
         self._interrupted = True
-        self._queue.pump()
+        self.queue.pump()
 
     async def renew(self, claim: Claim, client: str = "") -> Renewed:
-        reply = self.specification.renew(claim.job_id, claim.fence, claim.claim_id, self._now, client=client)
+        reply = self._home(claim.job_id).renew(claim.job_id, claim.fence, claim.claim_id, self._now, client=client)
         if reply == ("lost",):
             raise ClaimLost(claim.job_id)
         return Renewed(cancel_requested=reply[1] == "1")
@@ -264,7 +269,7 @@ class MemoryBroker(Broker):
             values["http_status"] = str(result.http_status)
         if result.tokens is not None:
             values["tokens_used"] = str(result.tokens)
-        word = self.specification.complete(claim.job_id, claim.fence, claim.claim_id, self._now, values=values)
+        word = self._home(claim.job_id).complete(claim.job_id, claim.fence, claim.claim_id, self._now, values=values)
         return self._verdict(claim.job_id, word)
 
     async def complete_foreign(self, job_id: str, status: Status, *, result_key: str = "", error: str = "") -> Status:
@@ -273,14 +278,14 @@ class MemoryBroker(Broker):
             values = {"result_key": result_key}
         elif status == Status.CANCELLED:
             values = {"error_code": "cancelled"}
-        word = self.specification.complete(job_id, "", FOREIGN, self._now, status=status, values=values)
+        word = self._home(job_id).complete(job_id, "", FOREIGN, self._now, status=status, values=values)
         return self._verdict(job_id, word)
 
     async def fail(self, claim: Claim, failure: Failure) -> Status:
         values = {"error_code": failure.code, "error_message": failure.message}
         if failure.http_status is not None:
             values["http_status"] = str(failure.http_status)
-        word = self.specification.fail(
+        word = self._home(claim.job_id).fail(
             claim.job_id,
             claim.fence,
             claim.claim_id,
@@ -293,11 +298,11 @@ class MemoryBroker(Broker):
         return self._verdict(claim.job_id, word)
 
     async def release(self, claim: Claim) -> Status:
-        word = self.specification.release(claim.job_id, claim.fence, claim.claim_id, self._now)
+        word = self._home(claim.job_id).release(claim.job_id, claim.fence, claim.claim_id, self._now)
         return self._verdict(claim.job_id, word)
 
     def _verdict(self, job_id: str, word: str) -> Status:
-        self._queue.pump()
+        self.queue.pump()
         if word == "lost":
             raise ClaimLost(job_id)
         return Status(word)
@@ -341,19 +346,19 @@ class MemoryBroker(Broker):
         now = self._now
         held = self._next_held("revoke", limit)
         revoked = [one for one in held if self.specification.revoke(one, now, grace_ms=grace_ms) == "revoked"]
-        self._queue.pump()
+        self.queue.pump()
         return revoked
 
     async def expire(self, *, limit: int = 1_000) -> Sequence[str]:
         now = self._now
         due = list(self.specification.waiting_due(now))[:limit]
         expired = [one for one in due if self.specification.expire(one, now) == "expired"]
-        self._queue.pump()
+        self.queue.pump()
         return expired
 
     async def promote(self, *, limit: int = 1_000) -> int:
         count = self.specification.promote(self._now, limit)
-        self._queue.pump()
+        self.queue.pump()
         return count
 
     async def sweep(self, *, limit: int = 1_000) -> Sequence[tuple[str, str]]:
@@ -370,7 +375,7 @@ class MemoryBroker(Broker):
         return self._reaped([(one, word) for one, word in looked if word != "ok"])
 
     def _reaped(self, looked: Sequence[tuple[str, str]]) -> list[Reaped]:
-        self._queue.pump()
+        self.queue.pump()
         return [Reaped(job_id, cast("ReapOutcome", word)) for job_id, word in looked]
 
     # -- operators ----------------------------------------------------------------------------------------------
@@ -378,9 +383,7 @@ class MemoryBroker(Broker):
     async def counts(self) -> QueueCounts:
         now, state = self._now, self.specification.state
         waiting = [
-            job.since
-            for job in state.jobs.values()
-            if job.status is Status.PENDING and job.id not in state.delayed
+            job.since for job in state.jobs.values() if job.status is Status.PENDING and job.id not in state.delayed
         ]
         unacknowledged = [*state.outbox, *self._unacknowledged.values()]
         return QueueCounts(
@@ -406,14 +409,14 @@ class MemoryBroker(Broker):
 
     async def resume(self) -> None:
         self.specification.resume()
-        self._queue.pump()
+        self.queue.pump()
 
     async def purge(self, *, limit: int = 1_000) -> int:
         now, state = self._now, self.specification.state
         behind = [one for ids in state.ordered.values() for one in reversed(ids)]
         ids = list(dict.fromkeys([*behind, *reversed(state.pending), *state.paused, *state.delayed]))[:limit]
         count = sum(self.specification.purge(one, now) == "purged" for one in ids)
-        self._queue.pump()
+        self.queue.pump()
         return count
 
     async def deadletters(self, *, offset: int = 0, limit: int = 50) -> Sequence[JobRecord]:
@@ -424,8 +427,8 @@ class MemoryBroker(Broker):
     async def redrive(self, job_id: str, *, generation: int | None = None) -> None:
         if generation is None:
             generation = (await self.get(job_id)).generation
-        reply = self.specification.redrive(job_id, generation, self._now)
-        self._queue.pump()
+        reply = self._home(job_id).redrive(job_id, generation, self._now)
+        self.queue.pump()
         match reply:
             case ("redriven",):
                 return
@@ -450,7 +453,7 @@ class MemoryBroker(Broker):
             try:
                 async with asyncio.timeout(wait_seconds):
                     while not outbox:
-                        _ = await self._queue.arrival.wait()
+                        _ = await self.queue.arrival.wait()
             except TimeoutError:
                 return []
         given = [OutboxEvent(event.event_id, *event) for event in outbox[:limit]]
@@ -601,7 +604,8 @@ def _tombstone(model: str, job: Job) -> dict[str, str]:
         "status": job.status,
         "finished_at": str(job.finished_at),
         "expires_at": str(job.expires_at),
-        "model": model,
+        "model": job.model or model,
         "service_type": values.get("service_type", ""),
         "tenant": values.get("tenant", ""),
+        "pipeline": values.get("pipeline", ""),
     }

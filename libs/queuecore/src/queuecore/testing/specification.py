@@ -18,7 +18,6 @@ from queuecore.gates import NOTHING, Admit, Asking, Drop, Ledger, Taken, Wait, a
 from queuecore.job import TERMINAL, PastStage, Status, Step
 from queuecore.scoring import rank_ms
 
-
 RECLAIMED_RANK_MS: Final = rank_ms("critical")
 
 
@@ -159,7 +158,7 @@ class Specification:
         self.limits = limits
         self.state = state or State()
         self.refusal: Wait | None = None  # of the claim that answered "waiting" last
-        self.peers = peers or {}  # the other stages of a pipeline
+        self.peers: Mapping[str, Specification] = {} if peers is None else peers  # the other stages of a pipeline
 
     def _gate(self, job: Job) -> State:
         """Where its ordering key is kept: a run's first stage."""
@@ -333,7 +332,7 @@ class Specification:
         job.owner = job.owner_client = ""
 
     def requeue(self, job: Job, now: int, *, reclaimed: bool = False) -> None:
-        """Back where it was; on stages, what a dead worker left goes ahead. Slots are free before anybody can see it."""
+        """Back where it was; on stages, what a dead worker left goes ahead. Its slots are free by then."""
         self.free_slots(job, now)
         kept = job.id in self.state.processing  # a stream keeps its entry
         self.leave(job.id, job)
@@ -415,9 +414,7 @@ class Specification:
             self.requeue(job, now, reclaimed=True)
         return "requeued"
 
-    def fail_for_good(
-        self, job: Job, now: int, values: Mapping[str, str] | None = None, *, settled: str = ""
-    ) -> None:
+    def fail_for_good(self, job: Job, now: int, values: Mapping[str, str] | None = None, *, settled: str = "") -> None:
         """The verdict failed; a pipeline's run becomes a dead letter, to be resumed at this stage."""
         self.verdict(job, Status.FAILED, now, values, settled=settled, dead=bool(job.plan))
         if job.plan:
@@ -489,8 +486,9 @@ class Specification:
 
     def submit(self, new: NewJob, now: int) -> tuple[str, ...]:
         state = self.state
-        if new.id in state.jobs:
-            return "exists", state.jobs[new.id].status
+        for one in (self, *self.peers.values()):
+            if new.id in one.state.jobs:
+                return "exists", one.state.jobs[new.id].status
         item = new.dedup.key and f"{new.fields.get('tenant', '')} {new.dedup.key}" if new.dedup else ""
         if new.dedup and not new.dedup.force:
             until, first = state.seen.get(item, (0, ""))
@@ -680,8 +678,7 @@ class Specification:
         status: Status = Status.COMPLETED,
         values: Mapping[str, str] | None = None,
     ) -> str:
-        states = [one.state for one in (self, *self.peers.values()) if job_id in one.state.jobs]
-        job = states[0].jobs[job_id] if states else None
+        job = self.state.jobs.get(job_id)
         if job is None:
             return "lost"
         word = self._settled_word(job, "complete", fence, claim_id)

@@ -23,8 +23,8 @@
 -- @include verdict
 -- @include stages
 
-local id, base, foreign = ARGV[1], KEYS[2], ARGV[3] == "foreign"
-local rec = read_record(KEYS[1])
+local id, foreign, rec = ARGV[1], ARGV[3] == "foreign", read_record(KEYS[1])
+local base = base_of(KEYS[2], rec)
 if not rec then
   return { "lost" }
 end

@@ -20,7 +20,8 @@
 -- @include wait
 -- @include verdict
 
-local id, base, rec = ARGV[1], KEYS[2], read_record(KEYS[1])
+local id, rec = ARGV[1], read_record(KEYS[1])
+local base = ARGV[3] == "" and KEYS[2] or base_of(KEYS[2], rec)
 if not rec then
   return { "lost" }
 end

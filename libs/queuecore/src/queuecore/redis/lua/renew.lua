@@ -25,7 +25,7 @@ end
 -- writes
 local now = now_ms(ARGV[6])
 local ends = lease_end(rec, now, ARGV[4], true)
-set_lease(KEYS[2], id, ARGV[2], ARGV[3], ends - now, ends)
+set_lease(base_of(KEYS[2], rec), id, ARGV[2], ARGV[3], ends - now, ends)
 keep_slots(id, rec, ends)
 redis.call("HSET", KEYS[1], "lease_until", ms(ends))
 if ARGV[5] ~= "" then
