@@ -327,6 +327,40 @@ GUARANTEES: Final[Mapping[str, Guarantee]] = {
             ),
         },
     ),
+    "Pipelines": Guarantee(
+        "A run goes through every stage once",
+        "A run of a pipeline is one job that goes from stage to stage: each stage's effect is in its end state exactly "
+        "once, whoever is killed meanwhile.",
+        {
+            "pipeline:complete:output-is-the-next-input": Requirement(
+                "Completing a stage takes the run out of it, counts it and puts it into the next stage's queue with a "
+                "fresh score, in one script; what the stage answered is the next one's input."
+            ),
+            "unknown:complete:repeat-at-a-later-stage": Requirement(
+                "A repeated complete answers the same and moves nothing, wherever the run is by then."
+            ),
+            "pipeline:any:memory-and-redis-agree": Requirement(
+                "After any sequence of verbs over two stages Redis answers and ends like the specification."
+            ),
+            "pipeline:any:defaults-of-the-seed": Requirement(
+                "A stage has the times of seed 004: lease 90 s, reclaim every 60 s, three attempts."
+            ),
+            "pipeline:reap:counters-of-a-stage": Requirement(
+                "Claims, reaps and failures begin anew at each stage; past a stage's cap its dead letters have the run."
+            ),
+            "pipeline:reap:base-priority-10": Requirement(
+                "What a dead worker left is tried again at base priority 10; what was given back has its old place."
+            ),
+            "pipeline:redrive:resumes-where-it-failed": Requirement(
+                "Redrive resumes at the stage that failed, with that stage's input."
+            ),
+            "pipeline:cancel:whole-run": Requirement("Cancel ends the whole run, at whatever stage it stands."),
+            "pipeline:expire:deadline-of-the-run": Requirement("A deadline is the whole run's."),
+            "pipeline:any:ordering-key-of-the-run": Requirement(
+                "The next run of an ordering key begins when the whole run before it is over."
+            ),
+        },
+    ),
     "Start and stop": Guarantee(
         "Refuse early, stop in time",
         "With AOF `everysec` a crash of the Redis *host* can take the last second, submissions included; "
