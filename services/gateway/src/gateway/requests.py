@@ -32,6 +32,7 @@ _TRACEPARENT: Final = re.compile(r"(?!ff)[0-9a-f]{2}-(?!0{32})[0-9a-f]{32}-(?!0{
 _PRIORITIES: Final[Mapping[str, Sequence[str]]] = {
     "list": ("false", "true"),
     "sortedset": ("normal", "high", "critical"),
+    "stage": ("normal", "high", "critical"),
     "stream": ("normal", "high"),
 }
 
