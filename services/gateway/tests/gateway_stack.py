@@ -36,6 +36,8 @@ models:
   meta-llama/Llama-3.1-8B:
     service_type: chat
     operations: {complete: {url: /v1/chat/completions, request: json}}
+    provider: acme
+    gates: [{type: rate, limit: 7, unit: tokens}]
   small:
     service_type: echo
     operations: {echo: /echo, other: /other}
@@ -45,6 +47,8 @@ models:
     service_type: echo
     operations: {echo: /echo}
     default: true
+providers:
+  acme: {requests_per_minute: 60, concurrent: 5}
 """
 
 

@@ -124,6 +124,27 @@ async def test_members_of_the_documents_are_those_that_are_described(stack: Stac
     assert list(page) == list(schemas["JobPage"]["properties"])
 
 
+async def test_models_show_their_limits_as_described(stack: Stack) -> None:
+    described = document()["components"]["schemas"]["ModelState"]["properties"]
+    models = {model["name"]: model for model in (await stack.client.get("/models")).json()["models"]}
+    limited, free = models["meta-llama/Llama-3.1-8B"], models["small"]
+
+    assert limited["provider"] == {
+        "name": "acme", "requests_per_minute": 60, "tokens_per_minute": 0, "concurrent": 5
+    }  # fmt: skip
+    assert list(limited["provider"]) == list(described["provider"]["properties"])
+    assert limited["gates"] == [{"type": "rate", "limit": 7, "window_seconds": 60, "unit": "tokens"}]
+    assert (free["provider"], free["gates"]) == (None, [])
+
+
+async def test_the_tokens_a_client_allows_are_in_the_record(stack: Stack) -> None:
+    body = {"input": {"messages": []}, "params": {"max_tokens": 321}}
+    answer = await stack.client.post("/jobs/chat", json=body)
+    assert answer.status_code == 202, answer.text
+    record = await stack.brokers["meta-llama/Llama-3.1-8B"].get(answer.json()["job_id"])
+    assert record.tokens_estimate == 321
+
+
 async def test_webhook_is_what_is_described(stack: Stack) -> None:
     document_with_secrets = document(webhook_secrets_file="secrets")
     described = document_with_secrets["components"]["schemas"]["Verdict"]
