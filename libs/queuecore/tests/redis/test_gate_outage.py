@@ -8,9 +8,9 @@ from pathlib import Path
 import anyio
 import pytest
 
-from queuecore.broker import NewJob, QueueLimits, Worker
+from queuecore.broker import Failure, NewJob, QueueLimits, Result, Worker
 from queuecore.errors import BrokerError
-from queuecore.gates import Rate
+from queuecore.gates import Composite, Concurrency, Rate
 from queuecore.redis.client import Link
 from queuecore.redis.list_transport import ListBroker
 from queuecore.settings import CommonSettings, Secret
@@ -23,6 +23,35 @@ TIMELINES = Path(__file__).parents[1] / "data" / "json" / "ratelimit_timelines.j
 def timeline(name: str) -> str:
     (found,) = (one["limit"] for one in json.loads(TIMELINES.read_text("utf-8")) if one["id"] == name)
     return found
+
+
+@pytest.mark.parametrize("used", [1, 70])
+async def test_a_full_server_lets_owners_give_back_what_they_took(used: int) -> None:
+    gate = Composite(
+        (
+            Concurrency("acme:concurrent", "ratelimit:acme:running", 3),
+            Rate("acme:tokens", "ratelimit:acme", 500, 60_000, 50, ":tokens"),
+        )
+    )
+    with ValkeyProcess() as server:
+        link = Link(CommonSettings(redis_url=Secret(server.url)), name="full")
+        broker = ListBroker(link, "m", QueueLimits(gate=gate))
+        for number in range(4):
+            _ = await broker.submit(NewJob(id=f"j{number}", fields={}))
+        claims = [await broker.claim(Worker("w"), f"c{number}") for number in range(4)]
+        assert claims[3] is None
+        _ = await link.call("CONFIG", "SET", "maxmemory", "1mb")
+        first, second, third, _ = claims
+        assert first
+        assert second
+        assert third
+        _ = await broker.renew(first)
+        assert await broker.complete(first, Result("k", 1, "t/t", "0", tokens=used)) == "completed"
+        assert await broker.release(second) == "pending"
+        assert await broker.fail(third, Failure("inference_error", "no", retry_in_ms=1)) == "pending"
+        assert await link.call("ZCARD", "ratelimit:acme:running") == 0
+        await broker.aclose()
+        await link.aclose()
 
 
 async def test_without_redis_a_claim_is_refused_within_a_bounded_time() -> None:

@@ -49,6 +49,7 @@ if late then
   redis.call("HINCRBY", base .. ":state", "duplicates", 1)
   return { "lost" }
 end
+redis.call("HDEL", base .. ":state", "breaker") -- first: see set_lease
 local now, status, said, fields = now_ms(ARGV[8]), ARGV[4], cjson.decode(ARGV[5]), {}
 if rec.cancel_requested == "1" then
   status, said = "cancelled", { error_code = "cancelled" }
@@ -57,7 +58,6 @@ elseif said.tokens_used then
 end
 local step = status == "completed" and next_step(rec)
 if step then
-  redis.call("HDEL", base .. ":state", "breaker")
   advance(base, id, rec, step, said, ARGV[2] .. ":" .. ARGV[3], now)
   return { "pending" }
 end
@@ -67,6 +67,5 @@ for name, value in pairs(said) do
 end
 fields[#fields + 1] = "settled"
 fields[#fields + 1] = "complete:" .. ARGV[2] .. ":" .. ARGV[3] .. ":" .. status
-redis.call("HDEL", base .. ":state", "breaker")
 verdict(base, id, rec, status, fields, now, tonumber(ARGV[6]), tonumber(ARGV[7]))
 return { status }
