@@ -25,6 +25,27 @@ def timeline(name: str) -> str:
     return found
 
 
+@pytest.mark.parametrize("value", ["1.5", "many", ""])
+async def test_a_counter_that_is_no_number_is_a_fault_and_nothing_is_taken(value: str) -> None:
+    gate = Composite(
+        (
+            Concurrency("acme:concurrent", "ratelimit:acme:running", 3),
+            Rate("acme:requests", "ratelimit:acme", 9, 60_000),
+        )
+    )
+    with ValkeyProcess() as server:
+        link = Link(CommonSettings(redis_url=Secret(server.url)), name="spoilt")
+        broker = ListBroker(link, "m", QueueLimits(gate=gate), clock=lambda: 1_800_000_000_000)
+        _ = await broker.submit(NewJob(id="j1", fields={}))
+        _ = await link.call("SET", "ratelimit:acme:1800000000", value)
+        assert await broker.claim(Worker("w"), "c1") is None
+        assert (await broker.counts()).gate_faults == 1
+        assert await link.call("KEYS", "ratelimit:*") == ["ratelimit:acme:1800000000"]
+        assert (await broker.get("j1")).claims == 0
+        await broker.aclose()
+        await link.aclose()
+
+
 @pytest.mark.parametrize("used", [1, 70])
 async def test_a_full_server_lets_owners_give_back_what_they_took(used: int) -> None:
     gate = Composite(

@@ -14,7 +14,9 @@ local function charges_of(gate, now)
   end
   for _, begin in ipairs({ start - span, start }) do
     local key, slices = window_key(gate, begin), {}
-    local others = tonumber(redis.call("GET", key) or "0")
+    local known = redis.call("GET", key) or "0"
+    assert(string.find(known, "^-?%d+$"), key .. " is no counter") -- taking from it would fail half way
+    local others = tonumber(known)
     local flat = redis.call("HGETALL", key .. ":slices")
     for i = 1, #flat, 2 do
       slices[flat[i]] = tonumber(flat[i + 1])
