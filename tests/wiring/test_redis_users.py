@@ -14,7 +14,7 @@ from typing import Any, Final
 import pytest
 from redis.exceptions import ResponseError
 
-from queuecore.broker import Breaker, Claim, Failure, NewJob, Result, Worker
+from queuecore.broker import Breaker, Claim, Dedup, Failure, NewJob, Result, Worker
 from queuecore.config import ModelConfig
 from queuecore.errors import BrokerUnavailable, ClaimLost
 from queuecore.job import Status
@@ -147,6 +147,7 @@ async def work_as_gateway(gateway: RedisQueue, relay: RedisQueue, reaper: RedisQ
     completions = asyncio.ensure_future(anext(aiter(gateway.signals.completions(model))))
     first, second, third, *_ = await submit(gateway, model, 5)
     _ = await submit(gateway, model, 2, ordering_key="k")
+    _ = await submit(gateway, model, dedup=Dedup(f"https://h/{model}"))
     _ = await submit(gateway, model, priority="high" if model != "list" else "true")
     assert await broker.position(second) is not None
     _ = await broker.counts()
@@ -290,7 +291,8 @@ async def test_each_user_can_do_its_whole_work(server: ValkeyProcess, operator: 
     async with three(server) as queues:
         await WORK[user](*queues, model)
 
-    assert await operator.call("ACL", "LOG") == []
+    log = await operator.call("ACL", "LOG")
+    assert log == [], [dict(zip(one[::2], one[1::2], strict=True)) for one in log]
 
 
 def granted(acl_file: Path, user: str) -> set[str]:
