@@ -354,6 +354,9 @@ GUARANTEES: Final[Mapping[str, Guarantee]] = {
             "pipeline:redrive:resumes-where-it-failed": Requirement(
                 "Redrive resumes at the stage that failed, with that stage's input."
             ),
+            "pipeline:status:every-stage": Requirement(
+                "A run's status shows every stage with its state, attempts and times, under one id, to one result."
+            ),
             "pipeline:cancel:whole-run": Requirement("Cancel ends the whole run, at whatever stage it stands."),
             "pipeline:expire:deadline-of-the-run": Requirement("A deadline is the whole run's."),
             "pipeline:any:ordering-key-of-the-run": Requirement(

@@ -207,7 +207,7 @@ def test_api_keys_and_their_limits_are_described_where_they_are_asked_for() -> N
     assert "Authorization: bearer" in page
     for path, _, operation in operations(described):
         told = {name for name, answer in operation["responses"].items() if "RateLimit" in answer.get("headers", {})}
-        assert ("200" in told or "204" in told) is path.startswith(("/jobs", "/models")), path
+        assert ("200" in told or "204" in told) is path.startswith(("/jobs", "/pipelines", "/models")), path
     assert "RateLimit" not in msgspec.json.encode(document()["paths"]).decode()
 
 

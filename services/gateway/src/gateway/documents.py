@@ -13,9 +13,19 @@ from queuecore.job import JobRecord, Status
 _BOOLEANS: Final = {"false": False, "true": True}
 
 
+def collection(pipeline: str, service_type: str) -> str:
+    """Where a client finds jobs of this kind; its parts have letters that need no encoding."""
+    return f"pipelines/{pipeline}" if pipeline else f"jobs/{service_type}"
+
+
+def place_of(record: JobRecord) -> str:
+    """The job's collection."""
+    return collection(record.pipeline, record.service_type)
+
+
 def path_of(record: JobRecord) -> str:
-    """The job's URL path; both parts have letters that need no encoding."""
-    return f"/jobs/{record.service_type}/{record.id}"
+    """The job's URL path."""
+    return f"/{place_of(record)}/{record.id}"
 
 
 def status_document(record: JobRecord) -> dict[str, Any]:
@@ -26,7 +36,7 @@ def status_document(record: JobRecord) -> dict[str, Any]:
         links["result"] = f"{path}/result"
     elif not record.terminal:
         links["cancel"] = path
-    return {
+    document: dict[str, Any] = {
         "job_id": record.id,
         "service_type": record.service_type,
         "model": record.model,
@@ -38,13 +48,46 @@ def status_document(record: JobRecord) -> dict[str, Any]:
         "attempts": record.claims,
         "reaps": record.reaps,
         "created_at": _time(record.created_at),
-        "started_at": _time(record.started_at),
+        "started_at": _time(record.history[0].started_at if record.history else record.started_at),
         "finished_at": _time(record.finished_at),
         "expires_at": _time(record.expires_at),
         "error": _error(record),
         "result": _result(record, path),
         "links": links,
     }
+    if record.pipeline:
+        document |= {"pipeline": record.pipeline, "stage": record.stage, "stages": stages_of(record)}
+    return document
+
+
+def stages_of(record: JobRecord) -> list[dict[str, Any]]:
+    """Each stage of a pipeline's run: those behind it, the one where it stands, those before it (``waiting``)."""
+    past = {one.stage: one for one in record.history}
+    found: list[dict[str, Any]] = []
+    for step in record.plan:
+        behind = past.get(step.stage)
+        here = step.stage == record.stage
+        if behind is not None:
+            counts, times = (behind.attempts, behind.reaps, behind.failures), (
+                behind.queued_at, behind.started_at, behind.finished_at,
+            )  # fmt: skip
+        elif here:
+            counts = record.claims, record.reaps, record.failures
+            times = record.waiting_since or record.created_at, record.started_at, record.finished_at
+        else:
+            counts, times = (0, 0, 0), (None, None, None)
+        found.append({
+            "stage": step.stage,
+            "operation": step.operation,
+            "status": "completed" if behind is not None else record.status if here else "waiting",
+            "attempts": counts[0],
+            "reaps": counts[1],
+            "failures": counts[2],
+            "queued_at": _time(times[0]),
+            "started_at": _time(times[1]),
+            "finished_at": _time(times[2]),
+        })  # fmt: skip
+    return found
 
 
 def etag_of(document: dict[str, Any]) -> str:

@@ -10,6 +10,7 @@ from starlette.requests import Request
 
 from gateway.addresses import TrustedProxies
 from gateway.auth import Authenticator
+from gateway.documents import collection, place_of
 from gateway.health import Health
 from gateway.keyfile import Caller, Right
 from gateway.limits import Budgets
@@ -65,8 +66,8 @@ class Edge:
         await self.budgets.request(request, caller)
         return caller
 
-    async def find(self, tenant: str, service_type: str, job_id: str) -> JobRecord:
-        """The tenant's job of this service type.
+    async def find(self, tenant: str, place: str, job_id: str) -> JobRecord:
+        """The tenant's job in this collection, ``jobs/<service_type>`` or ``pipelines/<name>``.
 
         Raises:
             JobNotFound: there is none, or it is another tenant's: nobody learns which.
@@ -77,10 +78,12 @@ class Edge:
         try:
             record = await self.reader.get(job_id)
         except JobExpired as error:
-            if (error.tombstone.get("tenant", ""), error.tombstone.get("service_type", "")) != (tenant, service_type):
+            gone = error.tombstone
+            its = collection(gone.get("pipeline", ""), gone.get("service_type", ""))
+            if (gone.get("tenant", ""), its) != (tenant, place):
                 raise JobNotFound(job_id) from error
             raise
-        if (record.tenant, record.service_type) != (tenant, service_type):
+        if (record.tenant, place_of(record)) != (tenant, place):
             raise JobNotFound(job_id)
         return record
 
@@ -99,6 +102,12 @@ class Edge:
     def reader(self) -> Broker:
         """Any broker reads the record of any job."""
         return next(iter(self.brokers.values()))
+
+
+def place_asked(request: Request) -> str:
+    """The collection that the request's path names; see ``Edge.find``."""
+    parts = request.path_params
+    return f"pipelines/{parts['pipeline']}" if "pipeline" in parts else f"jobs/{parts['service_type']}"
 
 
 def edge_of(request: Request) -> Edge:

@@ -67,8 +67,8 @@ def fingerprint(accepted: Accepted) -> str:
     """
     one = accepted.submission
     options = (
-        accepted.sha256, accepted.filename, accepted.content_type, one.service_type, one.model, one.operation_name,
-        one.priority, one.not_before, one.deadline, one.ordering_key, one.callback_url,
+        accepted.sha256, accepted.filename, accepted.content_type, one.pipeline or one.service_type, one.model,
+        one.operation_name, one.priority, one.not_before, one.deadline, one.ordering_key, one.callback_url,
     )  # fmt: skip
     digest = hashlib.sha256(msgspec.json.encode([*options, _params_of(one.params)]))
     return digest.hexdigest()

@@ -19,6 +19,7 @@ from gateway.problems import Refusal
 from gateway.webhooks import guard
 from queuecore.clock import parse_rfc3339
 from queuecore.config import Config, ModelConfig, Operation
+from queuecore.job import Step
 from queuecore.names import TOKEN
 
 KNOWN: Final = (
@@ -51,13 +52,29 @@ class Submission(NamedTuple):
     ordering_key: str
     callback_url: str
     params: str
+    pipeline: str = ""  # then ``model`` is its first stage
+    steps: tuple[Step, ...] = ()
 
 
 class Options:
-    """The fields so far. ``service_type`` is the route's, known to exist."""
+    """The fields so far. ``service_type`` or ``pipeline`` is the route's, and is checked here."""
 
-    def __init__(self, config: Config, service_type: str, *, priority_field: bool, allow: guard.Allow) -> None:
-        self._models = {name: model for name, model in config.models.items() if model.service_type == service_type}
+    def __init__(
+        self,
+        config: Config,
+        service_type: str,
+        *,
+        priority_field: bool,
+        allow: guard.Allow,
+        pipeline: str | None = None,
+    ) -> None:
+        self._pipeline = pipeline or ""
+        if pipeline is not None:
+            first = _first_stage(config, pipeline)
+            service_type = config.models[first].service_type
+            self._models = {first: config.models[first]}
+        else:
+            self._models = {name: model for name, model in config.models.items() if model.service_type == service_type}
         if not self._models:
             raise Refusal(
                 404,
@@ -166,6 +183,11 @@ class Options:
         return None
 
     def _choose(self) -> str:
+        if self._pipeline:
+            for name in ("model", "operation"):
+                if name in self._known:
+                    raise _invalid(f"{name}: a pipeline's stages and what they do are fixed by models.yaml")
+            return next(iter(self._models))
         try:
             return self._config.choose(self._service_type, self._known.get("model"))
         except KeyError as error:
@@ -207,6 +229,8 @@ class Options:
             ordering_key=ordering_key,
             callback_url=callback_url,
             params=self._known.get("params", "") if self._only_params else members.object_of(self._members),
+            pipeline=self._pipeline,
+            steps=self._config.steps(self._pipeline) if self._pipeline else (),
         )
 
     def _operation(self, model: ModelConfig) -> str:
@@ -243,6 +267,13 @@ class Options:
         if not 0 <= moment <= LATEST_MS:
             raise _invalid(f"{name}: out of range")
         return moment
+
+
+def _first_stage(config: Config, pipeline: str) -> str:
+    if pipeline not in config.pipelines:
+        known = ", ".join(config.pipelines) or "none"
+        raise Refusal(404, "pipeline_not_found", f"there is no pipeline {pipeline!r}; pipelines: {known}")
+    return config.pipelines[pipeline].stages[0]
 
 
 def traceparent(value: str | None) -> str:

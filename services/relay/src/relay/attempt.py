@@ -37,6 +37,10 @@ _EVENTS: Final = {
     Status.CANCELLED: Event.JOB_CANCELLED,
     Status.PENDING: Event.JOB_RETRIED,
 }
+_SAID: Final = {
+    "released": ("gave the job back", Event.JOB_RELEASED),
+    "advanced": ("the run stands in its next stage", Event.STAGE_COMPLETED),
+}
 _log = logging.getLogger(__name__)
 
 
@@ -211,13 +215,15 @@ class Attempt:
             status = task.result()
         except ClaimLost:
             return self._lost(verb)
-        released = verb == "release" and status is Status.PENDING
-        self._tally.count("RUNS", "released" if released else status)
+        kept_on = (
+            {"release": "released", "complete": "advanced"}.get(verb, status) if status is Status.PENDING else status
+        )
+        self._tally.count("RUNS", kept_on)
         self._trace.run.set("relayq.status", str(status))
         _log.info(
-            "gave the job back" if released else f"the job is {status}",
+            _SAID.get(kept_on, (f"the job is {status}", _EVENTS[status]))[0],
             extra={
-                "event": Event.JOB_RELEASED if released else _EVENTS[status],
+                "event": _SAID.get(kept_on, ("", _EVENTS[status]))[1],
                 **self._fields(),
                 **_details(outcome),
                 "seconds": round(monotonic() - self._began, 3),

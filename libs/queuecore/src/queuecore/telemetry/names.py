@@ -57,6 +57,7 @@ class Event(StrEnum):
     SERVICE_FAILED = "service.failed"
     SERVICE_STARTED = "service.started"
     SERVICE_STOPPED = "service.stopped"
+    STAGE_COMPLETED = "stage.completed"
     SPANS_DROPPED = "span.dropped"
     VERDICT_DELAYED = "verdict.delayed"
     VERDICT_RELAYED = "verdict.relayed"

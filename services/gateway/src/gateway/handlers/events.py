@@ -16,7 +16,7 @@ from starlette.requests import Request
 from starlette.responses import Response, StreamingResponse
 
 from gateway.documents import etag_of, status_document
-from gateway.edge import Edge, edge_of
+from gateway.edge import Edge, edge_of, place_asked
 from gateway.waiters import Waiter
 from queuecore import clock
 from queuecore.errors import BrokerError, JobError
@@ -31,7 +31,7 @@ async def events(request: Request) -> Response:
     """The stream."""
     edge = edge_of(request)
     tenant = (await edge.caller(request, "read")).tenant
-    place = request.path_params["service_type"], request.path_params["id"]
+    place = place_asked(request), request.path_params["id"]
     record = await edge.find(tenant, *place)
     seen = request.headers.get("last-event-id", "")
     if record.terminal and seen == _done_id(status_document(record)):

@@ -12,7 +12,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from gateway.documents import etag_of, matches, status_document
-from gateway.edge import Edge, edge_of
+from gateway.edge import Edge, edge_of, place_asked
 from gateway.handlers.answers import integer, json_answer, query_of
 from gateway.problems import Refusal
 from queuecore import clock
@@ -55,7 +55,7 @@ async def status(request: Request) -> Response:
 
 
 async def _find(edge: Edge, request: Request, tenant: str) -> JobRecord:
-    return await edge.find(tenant, request.path_params["service_type"], request.path_params["id"])
+    return await edge.find(tenant, place_asked(request), request.path_params["id"])
 
 
 async def _changed(edge: Edge, request: Request, tenant: str, seen: str, wait_seconds: int) -> JobRecord:

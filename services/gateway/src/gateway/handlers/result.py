@@ -14,12 +14,12 @@ from starlette.types import Receive, Scope, Send
 
 from gateway import media
 from gateway.documents import matches
-from gateway.edge import edge_of
+from gateway.edge import edge_of, place_asked
 from gateway.filenames import attachment
 from gateway.problems import Refusal
 from queuecore.blobs import BlobStore
 from queuecore.errors import BlobError, JobExpired, OutcomeUnknown
-from queuecore.job import JobRecord, Status
+from queuecore.job import JobRecord, Status, input_key
 from queuecore.telemetry.names import Event
 
 _log = logging.getLogger(__name__)
@@ -38,7 +38,7 @@ async def result(request: Request) -> Response:
     """The result; reading never deletes it."""
     edge = edge_of(request)
     tenant = (await edge.caller(request, "read")).tenant
-    record = await edge.find(tenant, request.path_params["service_type"], request.path_params["id"])
+    record = await edge.find(tenant, place_asked(request), request.path_params["id"])
     if not record.terminal:
         raise Refusal(
             409, "not_finished", f"the job is {record.status}; its result comes with the verdict",
@@ -65,7 +65,7 @@ async def delete(request: Request) -> Response:
     """``DELETE …/result``: the finished job, its result and its input are gone; 410 says so from here on."""
     edge = edge_of(request)
     tenant = (await edge.caller(request, "cancel")).tenant
-    record = await edge.find(tenant, request.path_params["service_type"], request.path_params["id"])
+    record = await edge.find(tenant, place_asked(request), request.path_params["id"])
     broker = edge.broker_of(record)
     try:
         await broker.erase(record.id)
@@ -73,7 +73,8 @@ async def delete(request: Request) -> Response:
         with suppress(JobExpired):  # it had run
             await broker.erase(record.id)
     _ = await broker.drop(record.id)
-    for key in (record.result_key, record.input_key):
+    stages = [past.result_key for past in record.history]
+    for key in dict.fromkeys([record.result_key, record.input_key, *stages, input_key(record.id)]):
         if key:
             try:
                 await edge.store.delete(key)

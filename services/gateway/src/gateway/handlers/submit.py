@@ -9,7 +9,7 @@ from typing import Final, NamedTuple
 from starlette.requests import Request
 from starlette.responses import Response
 
-from gateway.edge import Edge, edge_of
+from gateway.edge import Edge, edge_of, place_asked
 from gateway.handlers.waiting import submitted
 from gateway.idempotency import Hold, fingerprint, held, key_of
 from gateway.keyfile import Caller
@@ -30,7 +30,7 @@ from queuecore.errors import (
     QueueFull,
     ReservationLost,
 )
-from queuecore.job import JobRecord, input_key
+from queuecore.job import JobRecord, input_key, run_fields
 from queuecore.names import new_job_id
 from queuecore.reservation import Answered, Scope
 from queuecore.telemetry import logs, metrics
@@ -73,7 +73,8 @@ async def _submit(edge: Edge, request: Request) -> Response:
     key = key_of(request.headers)
     options = Options(
         edge.config,
-        request.path_params["service_type"],
+        request.path_params.get("service_type", ""),
+        pipeline=request.path_params.get("pipeline"),
         priority_field=bool(edge.settings.priority_header) or (bool(caller.key) and "priority" in caller.rights),
         allow=edge.allow,
     )
@@ -85,7 +86,7 @@ async def _submit(edge: Edge, request: Request) -> Response:
         await _admit(edge, options, head)
         record = await _accept(edge, intake, origin, None)
     else:
-        scope = Scope(caller.tenant, f"jobs/{request.path_params['service_type']}", key)
+        scope = Scope(caller.tenant, place_asked(request), key)
         async with held(edge.reservations, scope) as hold:
             if hold.answer is not None:
                 return await _replay(edge, request, intake, hold.answer)
@@ -201,7 +202,7 @@ def _fields(accepted: Accepted, tenant: str, key: str) -> dict[str, str]:
         "params": submission.params,
         "tokens_estimate": estimate(submission.params),
         "callback_url": submission.callback_url,
-    }
+    } | (run_fields(submission.pipeline, submission.steps) if submission.steps else {})
 
 
 async def _record(
@@ -241,6 +242,9 @@ async def _record(
         operation=submission.operation_name,
         priority=submission.priority,
         created_at=made.created_at,
+        pipeline=submission.pipeline,
+        stage=submission.model if submission.pipeline else "",
+        plan=submission.steps,
     )
 
 

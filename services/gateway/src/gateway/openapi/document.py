@@ -6,6 +6,7 @@ constants of the code that checks them, and an operation's problem responses fro
 
 from __future__ import annotations
 
+import copy
 import re
 from collections.abc import Iterable, Iterator, Mapping
 from functools import cache
@@ -28,6 +29,8 @@ Document = dict[str, Any]
 METHODS: Final = frozenset({"get", "put", "post", "delete", "options", "head", "patch", "trace"})
 _VALUE: Final = re.compile(r"\$\{(\w+)\}")
 _SCHEME: Final = "caller"
+_CHOICES: Final = {"#/components/parameters/Model", "#/components/parameters/Operation"}  # a pipeline has made them
+_OF_RUNS: Final = {"options": "run_options"}
 _WITH_RATE_LIMIT: Final = frozenset({"200", "202", "204", "206", "304", "429"})
 _HEADERS_OF: Final = {401: ("WWW-Authenticate", "WwwAuthenticate"), 405: ("Allow", "Allow"),
                       416: ("Content-Range", "UnsatisfiedRange")}  # fmt: skip
@@ -48,6 +51,7 @@ def document_of(settings: GatewaySettings, config: Config) -> Document:
     scheme = _security_scheme(settings)
     codes = _filled(written["x-codes"], values)
     document = cast("Document", _filled({name: part for name, part in written.items() if name[:2] != "x-"}, values))
+    document["paths"] |= _pipeline_paths(document["paths"], list(config.pipelines))
     document["security"] = [{_SCHEME: []}] if scheme else []
     if scheme:
         document["components"]["securitySchemes"] = {_SCHEME: scheme}
@@ -60,6 +64,36 @@ def document_of(settings: GatewaySettings, config: Config) -> Document:
         if authenticated and settings.auth == "api-key":
             _add_rate_limit(operation)
     return document
+
+
+def _pipeline_paths(paths: Document, pipelines: list[str]) -> Document:
+    """The routes of runs: those of jobs, with a pipeline where a service type stands."""
+    schema = {"type": "string", "enum": pipelines} if pipelines else {"type": "string"}
+    name = {"name": "pipeline", "in": "path", "required": True, "description": "The pipeline.", "schema": schema}
+    found: Document = {}
+    for path, item in paths.items():
+        if not path.startswith("/jobs/{service_type}"):
+            continue
+        made: Document = copy.deepcopy(item)
+        made["parameters"] = [name, *made["parameters"][1:]]
+        for method in METHODS & made.keys():
+            operation = made[method]
+            operation["operationId"] = re.sub("Job$", "", operation["operationId"]) + "Run"
+            operation["tags"] = ["pipelines"]
+            operation["summary"] = operation["summary"].replace("job", "run")
+            operation["x-problems"] = [_OF_RUNS.get(code, code) for code in operation["x-problems"]]
+            if "parameters" in operation:
+                operation["parameters"] = [one for one in operation["parameters"] if one.get("$ref") not in _CHOICES]
+            for response in operation["responses"].values():
+                _ = response.pop("links", None)
+                answer = response.get("content", {}).get("application/json")
+                if answer == {"schema": {"$ref": "#/components/schemas/Job"}}:
+                    answer["schema"] = {"$ref": "#/components/schemas/Run"}
+            for body in operation.get("requestBody", {}).get("content", {}).values():
+                for choice in ("model", "operation"):
+                    _ = body["schema"].get("properties", {}).pop(choice, None)
+        found[path.replace("/jobs/{service_type}", "/pipelines/{pipeline}")] = made
+    return found
 
 
 def operations(document: Document) -> Iterable[tuple[str, str, Document]]:

@@ -11,7 +11,7 @@ from queuecore.telemetry import metrics
 from queuecore.telemetry.names import Event
 from reaper.grace import RestartGrace
 
-SORTED: Final = ("deadline", "priority")  # the orders of a sorted set
+SORTED: Final = ("deadline", "priority", "stage")  # the orders of a sorted set, and a stage's
 COUNTED: Final = ("requeued", "deadletter", "dropped")
 _LEVELS: Final = {"deadletter": logging.ERROR, "requeued": logging.WARNING}
 
