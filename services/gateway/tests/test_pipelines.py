@@ -11,15 +11,11 @@ from queuecore.job import Status
 from queuecore.testing.requirement import requirement
 
 pytestmark = pytest.mark.anyio
-PIPELINE = (
-    MODELS
-    + """
+STAGES = """models:
   store: {service_type: documents, operations: {store: {url: /v1/store, request: raw}}, accepted_types: ["text/*"]}
   embed: {service_type: documents, operations: {embed: {url: /v1/embed, request: json}}}
-pipelines:
-  ingest: {stages: [store, embed]}
 """
-)
+PIPELINE = MODELS.replace("models:\n", STAGES, 1) + "pipelines: {ingest: {stages: [store, embed]}}\n"
 
 
 @pytest.fixture
