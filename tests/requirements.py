@@ -357,6 +357,13 @@ GUARANTEES: Final[Mapping[str, Guarantee]] = {
             "pipeline:status:every-stage": Requirement(
                 "A run's status shows every stage with its state, attempts and times, under one id, to one result."
             ),
+            "pipeline:kill:each-effect-once": Requirement(
+                "A thousand documents through four stages, workers killed at random: each stage's effect once in the end "
+                "state, the stages' counters add up, nothing is left in processing."
+            ),
+            "pipeline:complete:before-and-after-only": Requirement(
+                "Whoever watches a stage's completion sees the run before it or after it, and nothing between."
+            ),
             "pipeline:cancel:whole-run": Requirement("Cancel ends the whole run, at whatever stage it stands."),
             "pipeline:expire:deadline-of-the-run": Requirement("A deadline is the whole run's."),
             "pipeline:any:ordering-key-of-the-run": Requirement(
