@@ -361,6 +361,9 @@ GUARANTEES: Final[Mapping[str, Guarantee]] = {
                 "A thousand documents through four stages, workers killed at random: each stage's effect once in the end "
                 "state, the stages' counters add up, nothing is left in processing."
             ),
+            "pipeline:kill:real-relays": Requirement(
+                "The same with relays that are killed: every stage reads what the one before it stored, one event a run."
+            ),
             "pipeline:complete:before-and-after-only": Requirement(
                 "Whoever watches a stage's completion sees the run before it or after it, and nothing between."
             ),

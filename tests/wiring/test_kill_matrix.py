@@ -21,6 +21,7 @@ pytestmark = [pytest.mark.anyio, pytest.mark.redis, pytest.mark.slow]
 LOOKS: dict[Transport, str] = {
     "list": "redis BLMOVE",
     "sortedset": "redis ZADD",
+    "stage": "redis ZADD",
     "stream": "redis ZADD",
 }  # how a relay begins to look
 CONTENT = b"what the job is about" * 400

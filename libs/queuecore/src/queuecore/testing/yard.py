@@ -8,7 +8,7 @@ import itertools
 import os
 import signal
 import sys
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncIterator, Mapping, Sequence
 from pathlib import Path
 from typing import Final, TypeVar
 
@@ -37,7 +37,6 @@ MODEL_TEXT: Final = """
     service_type: echo
     operations: {{echo: {{url: /echo, request: raw}}}}
     lease_seconds: {lease}
-    transport: {transport}
 """
 
 
@@ -54,16 +53,20 @@ class Yard:
         lease_seconds: int = 60,
         transport: Transport = "list",
         limits: str = "",
+        stages: Sequence[str] = (),
         store: tuple[BlobStore, Mapping[str, str]] | None = None,
     ) -> None:
-        """``limits`` is YAML behind the model's keys. ``store`` is another one than a plain directory, and the
-        environment that makes processes open it.
+        """``limits`` is YAML behind the model's keys; ``stages`` come after it in a pipeline. ``store`` is another one
+        than a plain directory, and the environment that makes processes open it.
         """
         self.model, self.mock, self.directory, self.lease_seconds = model, mock, directory, lease_seconds
         self._server = server
         directory.mkdir(exist_ok=True, parents=True)
         self.models_file = directory / "models.yaml"
-        text = "models:" + MODEL_TEXT.format(name=model, lease=lease_seconds, transport=transport) + limits
+        text = "models:" + "".join(MODEL_TEXT.format(name=name, lease=lease_seconds) for name in (*stages, model))
+        text += limits if transport == "stage" else f"    transport: {transport}\n{limits}"
+        if transport == "stage":
+            text += f"pipelines: {{line: {{stages: [{', '.join([model, *stages])}]}}}}\n"
         _ = self.models_file.write_text(text, "utf-8")
         (directory / "blobs").mkdir(exist_ok=True)
         self.common = CommonSettings(redis_url=Secret(server.url), models_file=str(self.models_file))
@@ -71,7 +74,8 @@ class Yard:
         self.store, self.store_environ = store or plain
         self.link = Link(self.common, name="yard")
         self.queue = RedisQueue(self.common, name="yard")
-        self.config = parse_config(text).models[model]
+        self.whole = parse_config(text)
+        self.config = self.whole.models[model]
         self.broker: Broker = self.queue.broker(model, self.config)
         self.operator = operator_of(transport, self.link, model)
         self.processes: list[Process] = []
