@@ -111,7 +111,7 @@ e2e/k8s: .venv/.ready
 ## bench: the benchmark table (docs/benchmarks.md says what it measures)
 .PHONY: bench
 bench: .venv/.ready
-	$(BIN)/python benchmarks/run.py
+	$(BIN)/python benchmarks/run.py $(ARGS)
 
 .PHONY: tools/versitygw
 tools/versitygw:
