@@ -15,6 +15,7 @@ from typing import Final
 
 PARTS: Final = {  # script -> what --quick gives it
     "queues": ("--jobs", "300", "--rounds", "1"),
+    "depth": ("--depths", "1000,10000", "--running", "1000"),
     "cold_start": (),
     "dispatch": (),
     "crypto": ("--megabytes", "32", "--rounds", "2"),
