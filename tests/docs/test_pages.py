@@ -12,9 +12,10 @@ import pytest
 
 from gateway.problems import TABLE
 from gateway.routes import ROUTES
-from queuecore.config import Config, ModelConfig, Operation, Pipeline, Provider, Retries, parse_config
+from queuecore.config import Config, ModelConfig, Operation, Pipeline, Retries, parse_config
 from queuecore.errors import ConfigurationError, QueueCoreError
 from queuecore.job import ErrorCode
+from queuecore.providers import Provider
 
 ROOT: Final = Path(__file__).parents[2]
 GATEWAY: Final = ROOT / "services/gateway/src/gateway"
