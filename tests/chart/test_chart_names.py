@@ -53,7 +53,12 @@ def test_object_names_are_those_of_queuecore() -> None:
 
 @pytest.mark.parametrize("transport", get_args(Transport))
 def test_keda_counts_the_keys_that_the_queue_uses(transport: str) -> None:
-    for job in find(render(models(*GOOD, transport=transport)), "ScaledJob"):
+    values = models(*GOOD) if transport == "stage" else models(*GOOD, transport=transport)
+    if transport == "stage":
+        values["pipelines"] = {"ingest": {"stages": GOOD}}
+    jobs = find(render(values), "ScaledJob")
+    assert len(jobs) == len(GOOD)
+    for job in jobs:
         keys = QueueKeys(job["metadata"]["annotations"]["relayq/model"])
         counted = {
             trigger["metadata"].get("listName") or trigger["metadata"]["stream"] for trigger in job["spec"]["triggers"]
@@ -62,6 +67,7 @@ def test_keda_counts_the_keys_that_the_queue_uses(transport: str) -> None:
             "list": {keys.pending, keys.processing},
             "sortedset": {keys.queue, keys.claims_idx},
             "stream": {*keys.lanes},
+            "stage": {keys.queue, keys.processing},
         }
         assert counted == used[transport]
 

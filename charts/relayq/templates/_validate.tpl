@@ -122,7 +122,7 @@
 {{- fail (printf "models: model name %q: no empty, '.' or '..' part between slashes" $) -}}
 {{- end -}}
 {{- end -}}
-{{- $reserved := splitList " " "pending processing lease first-seen missing delayed paused ordered ordering deadletter outbox jobs deadlines state waiting cancel completed changed stream dead high claimed claim-owners claims-idx bell" -}}
+{{- $reserved := splitList " " "pending processing lease first-seen missing delayed paused ordered ordering deadletter outbox jobs deadlines state waiting cancel completed changed stream dead high claimed claim-owners claims-idx bell gate" -}}
 {{- range $part := rest (splitList ":" .) -}}
 {{- if has $part $reserved -}}
 {{- fail (printf "models: model name %q: a part after ':' may not be a word of the Redis key layout" $) -}}

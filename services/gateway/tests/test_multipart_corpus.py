@@ -124,7 +124,7 @@ BOUNDARY = "multipart/form-data; boundary=b"
         (form(MODEL.replace(b"whisper", b"\xff"), FILE), BOUNDARY, 400, "malformed_form"),
         (form(MODEL.replace(b"whisper-large-v3", b"unknown"), FILE), BOUNDARY, 400, "model_not_found"),
         (form(FILE, MODEL.replace(b"whisper-large-v3", b"unknown")), BOUNDARY, 400, "model_not_found"),
-        (form(MODEL.replace(b'"model"', b'"force"'), FILE), BOUNDARY, 400, "not_supported"),
+        (form(MODEL.replace(b'"model"', b'"force"'), FILE), BOUNDARY, 400, "invalid_request"),
         (form(*[b"A: 1\r\n" * 17 + FILE]), BOUNDARY, 400, "malformed_form"),
         (form(MODEL, FILE) + b"x" * 1_100_000, BOUNDARY, 413, "form_too_large"),
         (b"\r\n" * 600_000 + form(MODEL, FILE), BOUNDARY, 413, "form_too_large"),

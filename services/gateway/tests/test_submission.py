@@ -188,8 +188,12 @@ async def test_unknown_service_type_is_404_and_names_those_there_are(stack: Stac
         ("params=%5B%5D", 422, "invalid_params", "params"),
         ("params=%7B%22a%22%3ANaN%7D", 422, "invalid_params", "params"),
         ("params=%7B%22a%22%3A%22%5Cud800%22%7D", 422, "invalid_params", "params"),
-        ("params=%7B%22dedup_key%22%3A1%7D", 400, "not_supported", "dedup_key"),
-        ("content_class=x", 400, "not_supported", "content_class"),
+        ("params=%7B%22dedup_key%22%3A1%7D", 202, "", ""),  # inside params it is the model's
+        ("content_class=code", 400, "invalid_request", "ordered by priority"),
+        ("force=true", 400, "invalid_request", "dedup_key"),
+        ("dedup_key=a&force=maybe", 400, "invalid_request", "true or false"),
+        ("dedup_key=a%00", 400, "invalid_request", "control"),
+        ("dedup_key=" + "k" * 2049, 400, "invalid_request", "2048"),
         ("a=%ff", 400, "invalid_request", "query"),
         ("&".join(f"k{n}=1" for n in range(101)), 400, "invalid_request", "query"),
     ],
@@ -234,7 +238,7 @@ async def test_broken_trace_context_is_ignored(stack: Stack) -> None:
         (b'{"input": 1, "deadline": 99999999999999999999999999}', "invalid_request", "deadline"),
         (b'{"input": 1, "priority": "high"}', "invalid_request", "priority"),
         (b'{"input": 1, "priority": 1}', "invalid_request", "priority"),
-        (b'{"input": 1, "force": true}', "not_supported", "force"),
+        (b'{"input": 1, "force": true}', "invalid_request", "force"),
     ],
 )
 async def test_json_body_is_checked_and_the_rule_named(stack: Stack, body: bytes, code: str, word: str) -> None:
@@ -517,3 +521,34 @@ async def test_names_of_the_corpus_are_stored_clean_and_are_never_part_of_a_key(
         assert record.input_filename == clean(record.input_filename)
         assert not set(record.input_filename) & set("\r\n\0/\\")
     assert all(is_job_id(key.removesuffix("/input")) for key in stack.objects)
+
+
+@requirement("dedup:submit:one-item")
+async def test_a_second_submission_of_an_item_is_answered_with_the_first_job_and_leaves_no_object(stack: Stack) -> None:
+    url = "/jobs/echo?dedup_key=https%3A%2F%2Fexample.org%2Fa"
+    first = await stack.client.post(url, content=b"one")
+
+    second = await stack.client.post(url, content=b"two", headers={"idempotency-key": '"k"'})
+    again = await stack.client.post(url, content=b"two", headers={"idempotency-key": '"k"'})
+    forced = await stack.client.post(f"{url}&force=true", content=b"three")
+
+    assert first.status_code == 202
+    assert "deduplicated" not in first.json()
+    assert (second.status_code, again.status_code, forced.status_code) == (200, 200, 202)
+    assert second.json()["deduplicated"] is True
+    assert second.json()["job_id"] == again.json()["job_id"] == first.json()["job_id"]
+    assert second.headers["location"] == first.headers["location"]
+    assert forced.json()["job_id"] != first.json()["job_id"]
+    assert sorted(stack.objects.values()) == [b"one", b"three"]
+    assert len(stack.job_ids) == 2
+
+
+@requirement("dedup:submit:one-item")
+async def test_an_item_whose_first_jobs_record_is_gone_is_named_in_a_409(stack: Stack) -> None:
+    first = await stack.client.post("/jobs/echo?dedup_key=a", content=b"one")
+    await stack.complete(await stack.claim("echo"), b"{}")
+    stack.queue.clock.advance(2 * 86_400_000)  # past the retention of a result, within the window
+
+    refused_now = await stack.client.post("/jobs/echo?dedup_key=a", content=b"two")
+
+    assert first.json()["job_id"] in await refused(stack, refused_now, 409, "duplicate_item")

@@ -85,7 +85,7 @@ class DuplicateItem(JobError):
     code = "duplicate_item"
 
     def __init__(self, job_id: str) -> None:
-        super().__init__(job_id, "has this dedup_key already")
+        super().__init__(job_id, "took this dedup_key within its window; force takes it again")
 
 
 class WrongState(JobError):

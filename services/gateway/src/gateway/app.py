@@ -5,12 +5,11 @@ from __future__ import annotations
 import logging
 import os
 import socket
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Protocol
 
 from starlette.applications import Starlette
-from starlette.routing import Route
 from starlette.types import ASGIApp
 
 from gateway.addresses import TrustedProxies
@@ -152,7 +151,7 @@ def build(
             seed = SeedCompletions(brokers[name], store)
             tasks.start(f"seed completions {name}", lambda beat, seed=seed: seed.consume(queue.signals, beat))
     return Gateway(
-        public=Frame(public, _templates(ROUTES)),
+        public=Frame(public),
         admin=AdminPort(console(edge, queue.server, token, redrives), Guard(admin, token)),
         edge=edge,
         tasks=tasks,
@@ -166,10 +165,6 @@ def _show_zeros(models: Iterable[str]) -> None:
         for model in models:
             _ = metrics.JOBS_FINISHED.labels(model, str(outcome))
     _ = metrics.SUBMISSIONS_REFUSED.labels(QueueFull.code)
-
-
-def _templates(routes: Sequence[Route]) -> dict[Callable[..., Any], str]:
-    return {route.endpoint: route.path for route in routes}
 
 
 async def check_server(server: Server) -> None:

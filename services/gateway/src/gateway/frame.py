@@ -8,8 +8,7 @@ moment the kernel answers the rest with a reset, and many clients never see the 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Mapping
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Final
 
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
@@ -23,6 +22,7 @@ LINGER_BYTES: Final = 4_194_304
 
 if TYPE_CHECKING:
     from prometheus_client import Counter, Histogram
+    from starlette.routing import Route
 
 _METHODS: Final = frozenset({"GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS"})
 _WITHOUT_BODY: Final = frozenset({"GET", "HEAD", "OPTIONS"})
@@ -31,10 +31,8 @@ _WITHOUT_BODY: Final = frozenset({"GET", "HEAD", "OPTIONS"})
 class Frame:
     """ASGI middleware; the outermost."""
 
-    def __init__(self, app: ASGIApp, templates: Mapping[Callable[..., Any], str]) -> None:
-        """``templates``: the route's template of each endpoint; a path that was asked for is never a label."""
+    def __init__(self, app: ASGIApp) -> None:
         self._app = app
-        self._templates = templates
         self._known: dict[tuple[str, str, int], tuple[Counter, Histogram]] = {}
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -51,8 +49,8 @@ class Frame:
             await exchange.give_up()
             raise
         finally:
-            endpoint = scope.get("endpoint")
-            route = self._templates.get(endpoint, "other") if endpoint else "none"
+            matched: Route | None = scope.get("route")
+            route = matched.path if matched else "none"  # the template; a path that was asked for is never a label
             method = scope["method"] if scope["method"] in _METHODS else "other"
             count, seconds = self._series(method, route, exchange.status)
             count.inc()

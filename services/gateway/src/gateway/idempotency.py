@@ -69,6 +69,7 @@ def fingerprint(accepted: Accepted) -> str:
     options = (
         accepted.sha256, accepted.filename, accepted.content_type, one.pipeline or one.service_type, one.model,
         one.operation_name, one.priority, one.not_before, one.deadline, one.ordering_key, one.callback_url,
+        one.content_class, one.dedup,
     )  # fmt: skip
     digest = hashlib.sha256(msgspec.json.encode([*options, _params_of(one.params)]))
     return digest.hexdigest()

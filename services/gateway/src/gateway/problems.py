@@ -65,6 +65,7 @@ TABLE: Final[Mapping[type[BaseException], Row]] = {
     errors.JobExpired: Row(410),
     errors.ClaimLost: Row(409),
     errors.WrongState: Row(409),
+    errors.DuplicateItem: Row(409, "", None),
     errors.QueueFull: Row(429, "", FULL_RETRY_SECONDS),
     errors.TenantQueueFull: Row(429, "", FULL_RETRY_SECONDS),
     errors.ReservationLost: Row(409, "", 1),

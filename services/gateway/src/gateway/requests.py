@@ -17,15 +17,19 @@ import msgspec
 from gateway import members
 from gateway.problems import Refusal
 from gateway.webhooks import guard
+from queuecore.broker import LONGEST_DEDUP_KEY, Dedup
 from queuecore.clock import parse_rfc3339
 from queuecore.config import Config, ModelConfig, Operation
 from queuecore.job import Step
 from queuecore.names import TOKEN
+from queuecore.scoring import BONUSES
 
 KNOWN: Final = (
-    "model", "operation", "callback_url", "priority", "not_before", "deadline", "ordering_key", "params",
+    "model", "operation", "callback_url", "priority", "content_class", "not_before", "deadline", "ordering_key",
+    "dedup_key", "force", "params",
 )  # fmt: skip
-RESERVED: Final = frozenset({"content_class", "dedup_key", "force"})
+_FLAGS: Final = frozenset({"priority", "force"})  # true and false are words for these in JSON
+_CONTROL: Final = re.compile(r"[\x00-\x1f\x7f-\x9f]")
 MOST_QUERY_FIELDS: Final = 100
 LATEST_MS: Final = 253_402_300_799_999  # the end of the year 9999
 _TRACEPARENT: Final = re.compile(r"(?!ff)[0-9a-f]{2}-(?!0{32})[0-9a-f]{32}-(?!0{16})[0-9a-f]{16}-[0-9a-f]{2}\Z")
@@ -54,6 +58,8 @@ class Submission(NamedTuple):
     params: str
     pipeline: str = ""  # then ``model`` is its first stage
     steps: tuple[Step, ...] = ()
+    content_class: str = ""
+    dedup: Dedup | None = None
 
 
 class Options:
@@ -110,7 +116,7 @@ class Options:
         """A text field.
 
         Raises:
-            Refusal: a known name given twice, a reserved name, or ``params`` that is not a JSON object.
+            Refusal: a known name given twice, or ``params`` that is not a JSON object.
         """
         if name == "params":
             if text:
@@ -132,7 +138,7 @@ class Options:
             if raw != b"null":
                 self._add_params(raw)
         elif name in KNOWN:
-            if name == "priority" and raw in {b"true", b"false"}:
+            if name in _FLAGS and raw in {b"true", b"false"}:
                 self._add_known(name, raw.decode())
             elif raw != b"null":
                 try:
@@ -153,14 +159,11 @@ class Options:
             found = members.object_members(text)
         except ValueError as error:
             raise Refusal(422, "invalid_params", f"params: a JSON object is expected: {error}") from error
-        for name in found:
-            _check_reserved(name)
         self._add_known("params", text.decode())
         if found:
             self._members.append(members.inner(text.decode()))
 
     def _add_member(self, name: str, value: msgspec.Raw) -> None:
-        _check_reserved(name)
         self._only_params = False
         self._members.append(members.member(name, value))
 
@@ -231,6 +234,8 @@ class Options:
             params=self._known.get("params", "") if self._only_params else members.object_of(self._members),
             pipeline=self._pipeline,
             steps=self._config.steps(self._pipeline) if self._pipeline else (),
+            content_class=self._content_class(model),
+            dedup=self._dedup(model),
         )
 
     def _operation(self, model: ModelConfig) -> str:
@@ -256,6 +261,26 @@ class Options:
             )
         return priority
 
+    def _content_class(self, model: ModelConfig) -> str:
+        text = self._known.get("content_class", "")
+        if text and (model.transport, model.order) != ("sortedset", "priority"):
+            raise _invalid("content_class: only a queue that is ordered by priority knows it; this model's is not")
+        if text and text not in BONUSES:
+            raise _invalid(f"content_class: {' or '.join(BONUSES)}, or none")
+        return text
+
+    def _dedup(self, model: ModelConfig) -> Dedup | None:
+        key, force = self._known.get("dedup_key", ""), self._known.get("force", "false")
+        if force not in {"true", "false"}:
+            raise _invalid("force: true or false")
+        if not key:
+            if force == "true":
+                raise _invalid("force: it takes an item again, so it needs a dedup_key")
+            return None
+        if len(key) > LONGEST_DEDUP_KEY or _CONTROL.search(key):
+            raise _invalid(f"dedup_key: at most {LONGEST_DEDUP_KEY} characters, no control characters")
+        return Dedup(key, 1000 * model.dedup_seconds, force == "true")
+
     def _time(self, name: str) -> int | None:
         text = self._known.get(name)
         if text is None:
@@ -279,11 +304,6 @@ def _first_stage(config: Config, pipeline: str) -> str:
 def traceparent(value: str | None) -> str:
     """The W3C header if it is valid, else "": a broken trace context is ignored, as its specification says."""
     return value if value and _TRACEPARENT.match(value) else ""
-
-
-def _check_reserved(name: str) -> None:
-    if name in RESERVED:
-        raise Refusal(400, "not_supported", f"{name}: this name is reserved and not supported yet")
 
 
 def _invalid(detail: str) -> Refusal:

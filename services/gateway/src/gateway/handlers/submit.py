@@ -24,6 +24,7 @@ from queuecore.errors import (
     BlobError,
     BrokerError,
     BrokerUnavailable,
+    DuplicateItem,
     JobError,
     OutcomeUnknown,
     QueueCoreError,
@@ -55,6 +56,13 @@ async def submit(request: Request) -> Response:
     edge = edge_of(request)
     try:
         return await _submit(edge, request)
+    except DuplicateItem as duplicate:
+        metrics.SUBMISSIONS_REFUSED.labels(duplicate.code).inc()
+        try:
+            record = await edge.reader.get(duplicate.job_id)
+        except JobError:  # its retention ended before the item's window: there is only its name to tell
+            raise duplicate from None
+        return await submitted(edge, request, record, replay=False, duplicate=True)
     except Disconnected:
         _log.info("the client went away before its upload was whole", extra={"event": Event.REQUEST_REFUSED})
         metrics.SUBMISSIONS_REFUSED.labels("client_disconnected").inc()
@@ -200,6 +208,7 @@ def _fields(accepted: Accepted, tenant: str, key: str) -> dict[str, str]:
         "input_filename": accepted.filename,
         "input_content_type": accepted.content_type,
         "params": submission.params,
+        "content_class": submission.content_class,
         "tokens_estimate": estimate(submission.params),
         "callback_url": submission.callback_url,
     } | (run_fields(submission.pipeline, submission.steps) if submission.steps else {})
@@ -218,6 +227,7 @@ async def _record(
         deadline=submission.deadline,
         ordering_key=submission.ordering_key,
         reservation=hold.reservation(accepted) if hold else None,
+        dedup=submission.dedup,
         tenant_cap=tenant_cap,
     )
     try:

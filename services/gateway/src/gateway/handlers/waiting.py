@@ -29,8 +29,13 @@ def preferred_wait(request: Request) -> int:
     return 0
 
 
-async def submitted(edge: Edge, request: Request, record: JobRecord, *, replay: bool) -> Response:
-    """The answer to a submission: at once, or when the job has its verdict if that comes in the time preferred."""
+async def submitted(
+    edge: Edge, request: Request, record: JobRecord, *, replay: bool, duplicate: bool = False
+) -> Response:
+    """The answer to a submission: at once, or when the job has its verdict if that comes in the time preferred.
+
+    ``duplicate``: the record is of the first job of this item, and the document says so.
+    """
     wait_seconds = preferred_wait(request)
     headers: dict[str, str] = {"idempotent-replay": "true"} if replay else {}
     if wait_seconds:
@@ -40,8 +45,9 @@ async def submitted(edge: Edge, request: Request, record: JobRecord, *, replay: 
         except (Refusal, BrokerError, JobError):
             pass  # too many wait, or Redis is away: the job is accepted, and that is said
     document = status_document(record)
-    status = 200 if replay or record.terminal else 202
-    return json_answer(status, document, {"location": path_of(record), "etag": etag_of(document), **headers})
+    status = 200 if replay or duplicate or record.terminal else 202
+    shown = document | {"deduplicated": True} if duplicate else document
+    return json_answer(status, shown, {"location": path_of(record), "etag": etag_of(document), **headers})
 
 
 async def _verdict(edge: Edge, request: Request, record: JobRecord, wait_seconds: float) -> JobRecord:

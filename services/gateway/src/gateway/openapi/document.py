@@ -16,13 +16,15 @@ from typing import Any, Final, cast, get_args
 
 import yaml
 
-from gateway import form, idempotency, protocol, requests
+from gateway import form, idempotency, protocol
 from gateway.handlers import events, jobs, waiting
 from gateway.problems import CONTENT_TYPE
 from gateway.settings import GatewaySettings
 from gateway.webhooks import deliver, guard, schedule
+from queuecore.broker import LONGEST_DEDUP_KEY
 from queuecore.config import Config
 from queuecore.job import TERMINAL, ErrorCode, Status
+from queuecore.scoring import BONUSES
 
 Document = dict[str, Any]
 
@@ -117,7 +119,8 @@ def _values(settings: GatewaySettings, config: Config) -> dict[str, Any]:
         "statuses": [str(status) for status in Status],
         "terminal": [str(status) for status in Status if status in TERMINAL],
         "error_codes": list(get_args(ErrorCode)),
-        "reserved": sorted(requests.RESERVED),
+        "content_classes": list(BONUSES),
+        "longest_dedup_key": LONGEST_DEDUP_KEY,
         "event_types": [f"job.{status}" for status in Status if status in TERMINAL],
         "longest_url": guard.LONGEST_URL,
         "longest_key": idempotency.LONGEST_KEY,
