@@ -67,7 +67,7 @@ def test_keda_counts_the_keys_that_the_queue_uses(transport: str) -> None:
             "list": {keys.pending, keys.processing},
             "sortedset": {keys.queue, keys.claims_idx},
             "stream": {*keys.lanes},
-            "stage": {keys.queue, keys.processing},
+            "stage": {keys.queue, keys.fetched},
         }
         assert counted == used[transport]
 
