@@ -32,6 +32,16 @@ setup: .venv/.ready
 demo: .venv/.ready
 	@$(BIN)/relayq demo
 
+## example/documents: this repository's pages through a pipeline with a real embedding model (about 120 MB, in .venv-example)
+.PHONY: example/documents
+example/documents: .venv/.ready .venv-example/.ready
+	@$(BIN)/python examples/documents/run.py --python .venv-example/bin/python
+
+.venv-example/.ready: examples/documents/requirements.txt
+	@$(PYTHON) -m venv .venv-example
+	@.venv-example/bin/pip install --quiet --disable-pip-version-check --no-deps --require-hashes -r $<
+	@touch $@
+
 ## dev: gateway, reaper, mock model and a relay per job on this machine, until Ctrl-C
 .PHONY: dev
 dev: .venv/.ready

@@ -367,6 +367,9 @@ GUARANTEES: Final[Mapping[str, Guarantee]] = {
             "pipeline:complete:before-and-after-only": Requirement(
                 "Whoever watches a stage's completion sees the run before it or after it, and nothing between."
             ),
+            "pipeline:example:documents": Requirement(
+                "Documents of the example go through store, chunk, embed and graph while relays are killed: a node each."
+            ),
             "pipeline:cancel:whole-run": Requirement("Cancel ends the whole run, at whatever stage it stands."),
             "pipeline:expire:deadline-of-the-run": Requirement("A deadline is the whole run's."),
             "pipeline:any:ordering-key-of-the-run": Requirement(
