@@ -158,6 +158,7 @@ class Handler(BaseHTTPRequestHandler):
 
 
 def main() -> None:
+    """Serve until terminated."""
     parser = argparse.ArgumentParser(description="The example's inference server.")
     _ = parser.add_argument("--nodes", type=Path, required=True)
     _ = parser.add_argument("--embedding", choices=["minilm", "words"], default="words")

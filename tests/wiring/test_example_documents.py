@@ -34,5 +34,5 @@ async def test_the_documents_of_the_example_become_a_graph_while_relays_are_kill
     assert int(said[1]) > 0, output
     nodes = [json.loads(path.read_text("utf-8")) for path in (tmp_path / "nodes").glob("*.json")]
     assert sorted(node["path"] for node in nodes) == sorted(path.relative_to(ROOT).as_posix() for path in CORPUS)
-    picture = ElementTree.fromstring((tmp_path / "graph.svg").read_text("utf-8"))  # noqa: S314  our own
+    picture = ElementTree.fromstring((tmp_path / "graph.svg").read_text("utf-8"))
     assert len(picture.findall(".//{*}circle")) == len(CORPUS)
