@@ -74,6 +74,10 @@ GUARANTEES: Final[Mapping[str, Guarantee]] = {
             "pause:pause:hidden-and-kept": Requirement(
                 "A paused queue hides its waiting jobs from claims and from KEDA, accepts new ones and keeps the order."
             ),
+            "pause:pause:bounded-script": Requirement(
+                "Pausing and resuming a stream is done in scripts of bounded work; claims and submissions in between see a "
+                "paused queue, and the reaper goes on where the driver died."
+            ),
             "promote:promote:due-job-returns": Requirement("A delayed job becomes pending when it is due, not before."),
             "ordered:any:next-let-in": Requirement(
                 "Every verdict of the head of an ordering key, of whatever kind, lets the next job of the key in."

@@ -41,6 +41,11 @@ class Table:
         assert found is not None
         return found
 
+    async def step(self, name: str) -> list[str]:
+        """One script of a pause or of its end, as if the process that drives them died after it."""
+        params = {"reason": "operator", "cooldown_ms": ""} if name == "pause" else {}
+        return await self.broker._run(name, **params)
+
     async def rest(self) -> list[str]:
         """What runs, in order, until nothing is left."""
         found: list[str] = []
@@ -55,6 +60,13 @@ class Table:
     async def group(self) -> dict[str, Any]:
         (found,) = await self.link.call("XINFO", "GROUPS", STREAM)
         return fields_of(found)
+
+
+async def commands(link: Link) -> int:
+    """How many commands scripts ran since the counters were reset (EVAL, EXISTS and CONFIG are not counted)."""
+    lines = (await link.call("INFO", "commandstats")).splitlines()
+    rows = [line for line in lines if line.startswith("cmdstat_") and not line.startswith(("cmdstat_e", "cmdstat_c"))]
+    return sum(int(line.partition("calls=")[2].partition(",")[0]) for line in rows)
 
 
 @pytest.fixture(scope="module")
@@ -202,6 +214,74 @@ async def test_a_paused_queue_shows_an_empty_stream_and_resuming_keeps_every_pla
     await table.broker.resume()
     assert await table.rest() == ["a", "b", "c", "d", "e"]
     assert (await table.group())["lag"] == 0
+
+
+@requirement("pause:pause:bounded-script")
+async def test_a_script_of_a_pause_or_of_its_end_runs_as_many_commands_however_many_jobs_wait(table: Table) -> None:
+    counted: list[dict[str, int]] = []
+    for waiting in (450, 900):
+        _ = await table.link.call("FLUSHALL")
+        await table.submit(*(f"j{number:03}" for number in range(waiting)))
+        ran: dict[str, int] = {}
+        for step, name in (("pause", "pause"), ("settle", "edge/settle"), ("rest", ""), ("resume", "resume"),
+                           ("settle back", "edge/settle")):  # fmt: skip
+            if not name:
+                assert await table.broker.promote() == 0
+                continue
+            _ = await table.link.call("CONFIG", "RESETSTAT")
+            reply = await table.step(name)
+            ran[step] = await commands(table.link)
+            assert reply == ["more"], step
+        counted.append(ran)
+    assert counted[0] == counted[1]
+    assert max(counted[0].values()) < 2_000, counted
+
+
+@requirement("pause:pause:bounded-script", "pause:pause:hidden-and-kept")
+async def test_a_pause_whose_driver_died_holds_claims_and_takes_submissions_and_promote_goes_on(table: Table) -> None:
+    names = [f"j{number:03}" for number in range(450)]
+    await table.submit(*names[1:])
+    await table.submit(names[0], priority="high")
+    running = await table.claim("r1")
+    back = await table.claim("r2")
+    assert [running.job_id, back.job_id] == names[:2]
+    assert await table.step("pause") == ["more"]
+    assert await table.broker.claim(Worker("w"), "c1") is None
+    await table.submit("late")
+    _ = await table.broker.release(back)
+    assert (await table.broker.counts()).pending > 0, "the rest is in the stream still"
+    _ = await table.broker.promote()
+    counts = await table.broker.counts()
+    assert (counts.pending, counts.processing, counts.paused) == (0, 1, 450)
+
+    assert await table.step("resume") == ["more"]
+    assert await table.broker.claim(Worker("w"), "c2") is None, "before all is back somebody would be overtaken"
+    await table.submit("later", priority="high")
+    _ = await table.broker.release(running)
+    _ = await table.broker.promote()
+    assert await table.rest() == [names[0], "later", *names[1:], "late"]
+    assert (await table.group())["lag"] == 0
+
+
+@requirement("pause:pause:hidden-and-kept")
+@pytest.mark.parametrize(
+    "turns", ["pause resume", "pause promote resume pause resume", "pause promote resume pause promote resume"]
+)
+async def test_a_pause_ended_half_done_and_an_end_that_is_paused_half_done_keep_the_order(
+    table: Table, turns: str
+) -> None:
+    names = [f"j{number:03}" for number in range(650)]
+    await table.submit(*names)
+    for claim in [await table.claim(f"r{number}") for number in range(3)]:
+        _ = await table.broker.release(claim)
+    for turn in turns.split():
+        if turn == "promote":
+            _ = await table.broker.promote()
+            continue
+        reply = await table.step(turn)
+        assert reply == ["more"], turn
+    _ = await table.broker.promote()
+    assert await table.rest() == names
 
 
 @requirement("transport:stream:adr-message")

@@ -160,7 +160,9 @@ class RedisBroker(RedisVerbs):
 
     async def promote(self, *, limit: int = 1_000) -> int:
         match await self._run("promote", limit=limit):
-            case ["promoted", count]:
+            case ["promoted", count, left]:
+                if left == "more":
+                    await self._settle()
                 return int(count)
             case reply:
                 raise ScriptContractError(f"promote answered {reply}")
@@ -236,10 +238,17 @@ class RedisBroker(RedisVerbs):
 
     async def pause(self, *, reason: str = "operator", cooldown_ms: int | None = None) -> None:
         reply = await self._run("pause", reason=reason, cooldown_ms="" if cooldown_ms is None else cooldown_ms)
-        _ = one_word("pause", reply, {"paused"})
+        if one_word("pause", reply, {"paused", "more"}) == "more":
+            await self._settle()
 
     async def resume(self) -> None:
-        _ = one_word("resume", await self._run("resume"), {"resumed"})
+        if one_word("resume", await self._run("resume"), {"resumed", "more"}) == "more":
+            await self._settle()
+
+    async def _settle(self) -> None:
+        """Finish a pause or its end: in steps, so that one script never holds Redis for as long as many jobs take."""
+        while one_word("edge/settle", await self._run("edge/settle"), {"settled", "more"}) == "more":
+            pass
 
     async def purge(self, *, limit: int = 1_000) -> int:
         pending, paused = await self._waiting(limit)

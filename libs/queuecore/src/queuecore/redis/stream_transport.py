@@ -42,7 +42,10 @@ class StreamBroker(PeekingBroker):
         looks: list[Sequence[str | int]] = []
         for stream in self.keys.lanes:
             looks += [("XPENDING", stream, GROUP, "-", "+", most, RELEASED), ("XINFO", "GROUPS", stream)]
+        looks.append(("HMGET", self.keys.state, "paused", "moving"))
         replies = (await self._link.pipeline([*before, *looks]))[len(before) :]
+        if any(self._checked(replies.pop())):  # what still stands there is about to be taken out, or not all is back
+            return ()
         reads: list[Sequence[str | int]] = []
         for number, stream in enumerate(self.keys.lanes):
             back, groups = (self._or_nothing(one) for one in replies[2 * number : 2 * number + 2])

@@ -4,7 +4,7 @@
 -- ARGV[1]  limit         jobs at the most
 -- ARGV[2]  now           test clock in ms; "" means the server's clock
 --
--- Returns  {"promoted", count}
+-- Returns  {"promoted", count, "settled"|"more"}  more: edge/settle is to go on with a pause, or with its end
 --
 -- Invariant  A delayed job is invisible until it is due; then it goes where its record says.
 -- @include record
@@ -39,4 +39,4 @@ for _, id in ipairs(due) do
     count = count + 1
   end
 end
-return { "promoted", tostring(count) }
+return { "promoted", tostring(count), settle(base) and "settled" or "more" }

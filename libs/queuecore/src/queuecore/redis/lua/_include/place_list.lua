@@ -123,17 +123,18 @@ local function waiting_count(base)
     + tonumber(redis.call("HGET", base .. ":state", "ordered") or "0")
 end
 
--- hide_waiting(base), show_waiting(base): a pause and its end, in one step. What an operator put into pending meanwhile
--- is ahead.
+-- hide_waiting(base), show_waiting(base): a pause and its end, in one step: true. What an operator put into pending
+-- meanwhile is ahead.
 local function hide_waiting(base)
   if redis.call("EXISTS", base .. ":paused") == 0 then
     if redis.call("EXISTS", base .. ":pending") == 1 then
       redis.call("RENAME", base .. ":pending", base .. ":paused")
     end
-    return
+    return true
   end
   while redis.call("LMOVE", base .. ":pending", base .. ":paused", "RIGHT", "LEFT") do
   end
+  return true
 end
 
 local function show_waiting(base)
@@ -141,6 +142,7 @@ local function show_waiting(base)
     hide_waiting(base)
     redis.call("RENAME", base .. ":paused", base .. ":pending")
   end
+  return true
 end
 
 -- charge(base, rec): its tenant was served; only sorted sets let tenants take turns.

@@ -113,8 +113,15 @@ local function append(base, id, rec)
   return base .. lane, entry
 end
 
+-- is_paused(base): nobody may claim, and who enters goes to :paused. Until all is back a resumed queue is still paused.
 local function is_paused(base)
-  return redis.call("HEXISTS", base .. ":state", "paused") == 1
+  return redis.call("HEXISTS", base .. ":state", "paused") == 1 or redis.call("HEXISTS", base .. ":state", "moving") == 1
+end
+
+-- keeps_entries(base): what stops running keeps its entry, because a pause is not taking them out.
+local function keeps_entries(base)
+  local moving = redis.call("HGET", base .. ":state", "moving")
+  return moving == "show" or not moving and redis.call("HEXISTS", base .. ":state", "paused") == 0
 end
 
 -- is_held(base, id): some worker has taken the entry.
@@ -124,19 +131,25 @@ local function is_held(base, id)
   return holder ~= nil and holder ~= "released"
 end
 
+-- next_own(base, lane): the first entry of a lane that was not delivered; up to 100 ahead of it that stand for no job
+-- are dropped. nil when there is none.
+local function next_own(base, lane)
+  for _ = 1, 100 do
+    local entry, of = next_of(base .. lane)
+    if not entry or redis.call("HGET", entries_of(base), of) == lane .. " " .. entry then
+      return entry
+    end
+    remove(base, base .. lane, deliver(base .. lane, "claimed"))
+  end
+  return nil
+end
+
 -- hold(base, id, rec): take the entry if a claim may have it: it was released, or it is the next of its lane.
 local function hold(base, id)
-  for _, lane in ipairs({ ":stream:high", ":stream" }) do
-    for _ = 1, 100 do
-      local entry, of = next_of(base .. lane)
-      if not entry or redis.call("HGET", entries_of(base), of) == lane .. " " .. entry then
-        break
-      end
-      remove(base, base .. lane, deliver(base .. lane, "claimed"))
-    end
-  end
+  next_own(base, ":stream:high")
+  next_own(base, ":stream")
   local stream, entry = where(base, id)
-  if not stream then
+  if not stream or is_paused(base) then
     return false
   end
   local holder = holder_of(stream, entry)
@@ -216,7 +229,7 @@ end
 local function unhold(base, id, rec)
   local stream, entry = where(base, id)
   rec.was_held = stream ~= nil and holder_of(stream, entry) ~= nil
-  if rec.was_held and not is_paused(base) and redis.call("XRANGE", stream, entry, entry)[1] then
+  if rec.was_held and keeps_entries(base) and redis.call("XRANGE", stream, entry, entry)[1] then
     leave_registers(base, id, rec)
     redis.call("XCLAIM", stream, "workers", "released", 0, entry, "JUSTID")
     rec.kept = true
@@ -255,8 +268,9 @@ local function number_anew(base, id, rec)
   redis.call("HSET", "job:" .. id, "entered", rec.entered)
 end
 
--- hide_waiting(base), show_waiting(base): a pause and its end, in one step; what waits is in a zset meanwhile.
-local function hide_waiting(base)
+-- hide_waiting(base, most), show_waiting(base, most): so many jobs of a pause, or of its end; true when none is left.
+-- What waits is in a zset meanwhile.
+local function hide_waiting(base, most)
   local function hide(lane, found)
     local entries, ids = {}, {}
     for i, one in ipairs(found) do
@@ -281,41 +295,56 @@ local function hide_waiting(base)
     end
   end
   for _, lane in ipairs({ ":stream:high", ":stream" }) do
-    for _, one in ipairs(ask("XPENDING", base .. lane, "workers", "-", "+", 100000, "released")) do
-      local found = redis.call("XRANGE", base .. lane, one[1], one[1])
-      if found[1] then
-        hide(lane, found)
+    local back = {}
+    for _, one in ipairs(ask("XPENDING", base .. lane, "workers", "-", "+", most, "released")) do
+      local found = redis.call("XRANGE", base .. lane, one[1], one[1])[1]
+      if found then
+        back[#back + 1] = found
       else
         redis.call("XACK", base .. lane, "workers", one[1])
       end
+      most = most - 1
     end
-    while next_of(base .. lane) do
-      hide(lane, redis.call("XREADGROUP", "GROUP", "workers", "claimed", "COUNT", 500, "STREAMS", base .. lane, ">")[1][2])
+    if #back > 0 then
+      hide(lane, back)
+    end
+    if most > 0 and next_of(base .. lane) then
+      local read = redis.call("XREADGROUP", "GROUP", "workers", "claimed", "COUNT", most, "STREAMS", base .. lane, ">")
+      hide(lane, read[1][2])
+      most = most - #read[1][2]
+    end
+    if most <= 0 then
+      return false
     end
   end
+  return true
 end
 
-local function show_waiting(base)
+local function show_waiting(base, most)
   ensure(base, { priority = "high" })
   ensure(base, {})
-  for _, id in ipairs(redis.call("ZRANGE", base .. ":paused", 0, -1)) do
+  local ids = redis.call("ZRANGE", base .. ":paused", 0, most - 1)
+  for _, id in ipairs(ids) do
     local row = redis.call("HMGET", "job:" .. id, "priority", "returned", "status")
     local rec = { priority = row[1], returned = row[2] }
     if row[3] then
       number_anew(base, id, rec)
     end
     local stream, own = append(base, id, rec)
-    if rec.returned == "1" then
-      local entry = deliver(stream, "released")
-      while entry and entry ~= own do
-        entry = deliver(stream, "released")
-      end
+    if rec.returned == "1" and next_own(base, lane_of(rec)) == own then
+      deliver(stream, "released")
     end
   end
-  redis.call("DEL", base .. ":paused")
+  if #ids > 0 then
+    redis.call("ZREM", base .. ":paused", unpack(ids))
+  end
+  if redis.call("EXISTS", base .. ":paused") == 1 then
+    return false
+  end
   for _ = 1, redis.call("ZCARD", base .. ":stream:bell:listeners") do
     ring(base .. ":stream:bell")
   end
+  return true
 end
 
 -- enter(base, id, rec, at_tail, now): at the end of its lane.
@@ -333,7 +362,7 @@ end
 -- put_back(base, id, rec): ahead of those not delivered yet, in the order of their entries (G5). A job whose entry was
 -- lost has no place any more: it begins anew at the end.
 local function put_back(base, id, rec)
-  if not rec.was_held or not rec.kept and not is_paused(base) then
+  if not rec.was_held or not rec.kept and keeps_entries(base) then
     enter(base, id, rec)
     return
   end

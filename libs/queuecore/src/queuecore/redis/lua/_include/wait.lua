@@ -87,11 +87,33 @@ local function requeue(base, id, rec, now)
   changed(base, id)
 end
 
--- pause_queue(base, reason, until_ms): hide what waits, in one step; an operator's pause outlives a breaker's.
+-- settle(base): move waiting jobs to where a pause, or its end, wants them, MOVED_AT_ONCE at the most; false when more
+-- are left for edge/settle. A move that has begun is finished before one in the other direction begins: order is kept.
+local MOVED_AT_ONCE = 200
+local function settle(base)
+  local state = base .. ":state"
+  local moving = redis.call("HGET", state, "moving")
+  if not moving then
+    return true
+  end
+  local move = moving == "hide" and hide_waiting or show_waiting
+  if not move(base, MOVED_AT_ONCE) then
+    return false
+  end
+  local wanted = redis.call("HEXISTS", state, "paused") == 1 and "hide" or "show"
+  if moving == wanted then
+    redis.call("HDEL", state, "moving")
+    return true
+  end
+  redis.call("HSET", state, "moving", wanted)
+  return false
+end
+
+-- pause_queue(base, reason, until_ms): hide what waits; an operator's pause outlives a breaker's. As settle.
 local function pause_queue(base, reason, until_ms)
   local state = base .. ":state"
   if redis.call("HGET", state, "paused") == "operator" and reason ~= "operator" then
-    return
+    return true
   end
   redis.call("HSET", state, "paused", reason)
   if until_ms then
@@ -99,11 +121,13 @@ local function pause_queue(base, reason, until_ms)
   else
     redis.call("HDEL", state, "paused_until")
   end
-  hide_waiting(base)
+  redis.call("HSETNX", state, "moving", "hide")
+  return settle(base)
 end
 
--- resume_queue(base): what waited can run again.
+-- resume_queue(base): what waited can run again, once all of it is back. As settle.
 local function resume_queue(base)
   redis.call("HDEL", base .. ":state", "paused", "paused_until", "breaker")
-  show_waiting(base)
+  redis.call("HSETNX", base .. ":state", "moving", "show")
+  return settle(base)
 end

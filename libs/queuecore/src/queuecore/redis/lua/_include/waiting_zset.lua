@@ -36,7 +36,7 @@ local function waiting_count(base)
     + tonumber(redis.call("HGET", base .. ":state", "ordered") or "0")
 end
 
--- hide_waiting(base), show_waiting(base): a pause and its end, in one step; scores are kept.
+-- hide_waiting(base), show_waiting(base): a pause and its end, in one step: true; scores are kept.
 local function move_all(from, to)
   if redis.call("EXISTS", to) == 1 then
     redis.call("ZUNIONSTORE", to, 2, to, from, "AGGREGATE", "MIN")
@@ -48,6 +48,7 @@ end
 
 local function hide_waiting(base)
   move_all(zset_of(base), base .. ":paused")
+  return true
 end
 
 local function show_waiting(base)
@@ -55,4 +56,5 @@ local function show_waiting(base)
   for _ = 1, redis.call("ZCARD", zset_of(base) .. ":bell:listeners") do
     ring(zset_of(base) .. ":bell")
   end
+  return true
 end
