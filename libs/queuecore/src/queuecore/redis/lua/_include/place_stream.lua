@@ -115,13 +115,14 @@ end
 
 -- is_paused(base): nobody may claim, and who enters goes to :paused. Until all is back a resumed queue is still paused.
 local function is_paused(base)
-  return redis.call("HEXISTS", base .. ":state", "paused") == 1 or redis.call("HEXISTS", base .. ":state", "moving") == 1
+  local state = redis.call("HMGET", base .. ":state", "paused", "moving")
+  return (state[1] or state[2]) and true or false
 end
 
 -- keeps_entries(base): what stops running keeps its entry, because a pause is not taking them out.
 local function keeps_entries(base)
-  local moving = redis.call("HGET", base .. ":state", "moving")
-  return moving == "show" or not moving and redis.call("HEXISTS", base .. ":state", "paused") == 0
+  local state = redis.call("HMGET", base .. ":state", "paused", "moving")
+  return state[2] == "show" or not (state[1] or state[2])
 end
 
 -- is_held(base, id): some worker has taken the entry.
