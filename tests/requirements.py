@@ -413,6 +413,17 @@ GUARANTEES: Final[Mapping[str, Guarantee]] = {
             "dedup:submit:one-item": Requirement(
                 "An item is taken once a window: who submits it again is told of the first job; it is free when that fails."
             ),
+            "cache:submit:one-run": Requirement(
+                "Equal requests of a model with cache_seconds are one run: 100 simultaneous ones too, until its result is too "
+                "old, gone or no result."
+            ),
+            "cache:submit:never-across-tenants": Requirement("What differs in tenant, model, file or params is run."),
+            "cache:read:never-in-the-way": Requirement(
+                "Kept reads are made anew after a write; a cache that is away is a miss and never an error."
+            ),
+            "cache:clear:bounded-steps": Requirement(
+                "100,000 kept answers are forgotten in steps that hold Redis for ms."
+            ),
             "priority:score:seeds-examples": Requirement("Seed 004's worked examples of its priority score."),
             "priority:score:age-counts": Requirement(
                 "What the queue stores orders any two jobs as the seed's formula does at any moment; a wait has a bound."

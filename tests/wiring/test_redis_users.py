@@ -14,7 +14,7 @@ from typing import Any, Final
 import pytest
 from redis.exceptions import ResponseError
 
-from queuecore.broker import Breaker, Claim, Dedup, Failure, NewJob, Result, Worker
+from queuecore.broker import Breaker, Claim, Dedup, Failure, NewJob, Result, Reuse, Worker
 from queuecore.config import ModelConfig
 from queuecore.errors import BrokerUnavailable, ClaimLost
 from queuecore.job import Status
@@ -26,6 +26,7 @@ from queuecore.redis.client import Link
 from queuecore.redis.scripts import load
 from queuecore.redis.scripts import names as verbs
 from queuecore.reservation import Reservation, Scope
+from queuecore.response_cache import cache_key
 from queuecore.settings import CommonSettings, Secret
 from queuecore.testing.clock import eventually
 from queuecore.testing.servers import ValkeyProcess
@@ -148,6 +149,10 @@ async def work_as_gateway(gateway: RedisQueue, relay: RedisQueue, reaper: RedisQ
     first, second, third, *_ = await submit(gateway, model, 5)
     _ = await submit(gateway, model, 2, ordering_key="k")
     _ = await submit(gateway, model, dedup=Dedup(f"https://h/{model}"))
+    _ = await submit(gateway, model, reuse=Reuse(cache_key("e", model)))
+    await gateway.cache.put(cache_key("r", model), "body", keep_ms=1000)
+    _ = await gateway.cache.get(cache_key("r", model)), await gateway.cache.drop(cache_key("r", model))
+    assert await gateway.cache.clear() >= 1
     _ = await submit(gateway, model, priority="high" if model != "list" else "true")
     assert await broker.position(second) is not None
     _ = await broker.counts()
@@ -327,7 +332,6 @@ FOREIGN_TO_ALL: Final = [
     "FLUSHALL",
     "FLUSHDB",
     "KEYS *",
-    "SCAN 0",
     "CONFIG SET maxmemory 1",
     "CONFIG REWRITE",
     "ACL LIST",
@@ -350,6 +354,7 @@ FOREIGN_TO_ALL: Final = [
 FOREIGN: Final = {
     "gateway": ["BLMOVE relay:m:pending relay:m:processing LEFT RIGHT 0.01", "CLIENT LIST", "CLIENT UNBLOCK 1"],
     "relay": [
+        "SCAN 0",
         "CONFIG GET maxmemory",
         "CLIENT LIST",
         "XAUTOCLAIM relay:m:outbox gateway c 0 0",
@@ -357,6 +362,7 @@ FOREIGN: Final = {
         "LRANGE relay:m:pending 0 -1",
     ],
     "reaper": [
+        "SCAN 0",
         "BLMOVE relay:m:pending relay:m:processing LEFT RIGHT 0.01",
         "CLIENT UNBLOCK 1",
         "HGETALL idem:t:r:k",

@@ -69,6 +69,14 @@ class Dedup(NamedTuple):
     force: bool = False  # take it again all the same; the window begins anew
 
 
+class Reuse(NamedTuple):
+    """A result that may answer later requests for the same (seed 004, ADR 0009)."""
+
+    key: str  # cache:<endpoint_hash>:<params_hash>
+    keep_ms: int = 900_000  # from its completion
+    fresh: bool = False  # run all the same; its result replaces what was kept
+
+
 class NewJob(msgspec.Struct, frozen=True, kw_only=True):
     """What submit needs. ``fields`` are record fields as text; see ``JobRecord`` for their meaning.
 
@@ -83,6 +91,7 @@ class NewJob(msgspec.Struct, frozen=True, kw_only=True):
     ordering_key: str = ""
     reservation: Reservation | None = None
     dedup: Dedup | None = None
+    reuse: Reuse | None = None
     tenant_cap: int | None = None  # of the caller's own; the queue's max_pending_per_tenant holds beside it
 
 
@@ -232,6 +241,7 @@ class Broker(ABC):
             TenantQueueFull: so many jobs of this tenant are pending in this queue already.
             ReservationLost: another request has the idempotency key meanwhile.
             DuplicateItem: its ``dedup`` key was submitted within the window; names the first job.
+            ResultReused: names the job that has the result of such a request, or is about to have it.
         """
 
     @abstractmethod

@@ -6,7 +6,7 @@ Errors name the file's path to the value and the rule: ``models.whisper.lease_se
 from __future__ import annotations
 
 import re
-from collections.abc import Collection, Mapping, Set
+from collections.abc import Mapping, Set
 from pathlib import Path
 from typing import Annotated, Any, Final, Literal, TypeVar, cast
 
@@ -207,19 +207,7 @@ def load_config(path: str) -> Config:
         text = Path(path).read_text("utf-8")
     except (OSError, UnicodeDecodeError) as error:
         raise ConfigurationError(f"MODELS_FILE {path}: {error}") from error
-    config = parse_config(text)
-    if problems := _not_yet(config):
-        raise ConfigurationError("; ".join(problems))
-    return config
-
-
-def _not_yet(config: Config) -> list[str]:
-    """What the file may say and no service does yet: a start that ignored it would promise what does not happen."""
-    problems: list[str] = []
-    for name, model in config.models.items():
-        if model.cache_seconds:
-            problems.append(f"models.{name}.cache_seconds: the response cache is not available in this release; 0 is")
-    return problems
+    return parse_config(text)
 
 
 def parse_config(text: str) -> Config:
@@ -330,7 +318,7 @@ def _rules(
     return problems + _pipeline_rules(models, pipelines)
 
 
-def _pipeline_rules(models: Collection[str], pipelines: Mapping[str, Pipeline]) -> list[str]:
+def _pipeline_rules(models: Mapping[str, ModelConfig], pipelines: Mapping[str, Pipeline]) -> list[str]:
     problems: list[str] = []
     for name, pipeline in pipelines.items():
         where = f"pipelines.{name}"
@@ -339,6 +327,8 @@ def _pipeline_rules(models: Collection[str], pipelines: Mapping[str, Pipeline]) 
         for at, stage in enumerate(pipeline.stages):
             if stage not in models:
                 problems.append(f"{where}.stages: {stage!r} is not under models")
+            elif models[stage].cache_seconds:
+                problems.append(f"models.{stage}.cache_seconds: results of pipelines are not used again")
             if stage in pipeline.stages[:at]:
                 problems.append(f"{where}.stages: {stage!r} stands twice; a run passes each stage once")
     return problems

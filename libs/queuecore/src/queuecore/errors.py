@@ -88,6 +88,15 @@ class DuplicateItem(JobError):
         super().__init__(job_id, "took this dedup_key within its window; force takes it again")
 
 
+class ResultReused(JobError):
+    """``job_id`` has the result of this very request, or will have it; nothing was submitted (ADR 0009)."""
+
+    code = "result_reused"
+
+    def __init__(self, job_id: str) -> None:
+        super().__init__(job_id, "answers this request; a fresh submission runs it again")
+
+
 class WrongState(JobError):
     """The verb does not apply to a job of this status."""
 

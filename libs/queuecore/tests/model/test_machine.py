@@ -19,7 +19,7 @@ from hypothesis.stateful import (
     run_state_machine_as_test,
 )
 
-from queuecore.broker import Breaker, Claim, Dedup, Failure, NewJob, Order, QueueLimits, Result, Worker
+from queuecore.broker import Breaker, Claim, Dedup, Failure, NewJob, Order, QueueLimits, Result, Reuse, Worker
 from queuecore.errors import QueueCoreError
 from queuecore.gates import Composite, Concurrency, Gate, Rate
 from queuecore.job import TRANSITIONS, Status, Step, run_fields
@@ -110,7 +110,7 @@ class QueueMachine(RuleBasedStateMachine):
         deadline=st.sampled_from([None, None, 90_000]),
         key=st.sampled_from(["", "", "k"]),
         tokens=st.sampled_from([{}, {"tokens_estimate": "10"}, {"tokens_estimate": "90"}]),
-        item=st.sampled_from(["", "", "u", "force"]),
+        item=st.sampled_from(["", "", "u", "force", "result", "fresh"]),
         repeat=st.booleans(),
     )
     def submit(
@@ -133,7 +133,8 @@ class QueueMachine(RuleBasedStateMachine):
             not_before=None if delay is None else now + delay,
             deadline=None if deadline is None else now + deadline,
             ordering_key=key,
-            dedup=Dedup("u", 70_000, force=item == "force") if item else None,
+            dedup=Dedup("u", 70_000, force=item == "force") if item in {"u", "force"} else None,
+            reuse=Reuse("cache:e:p", 70_000, fresh=item == "fresh") if item in {"result", "fresh"} else None,
             tenant_cap=2 if job_id in IDS[::2] else None,
         )
         _ = self.both(lambda stand: stand.broker.submit(new), repeat=repeat)

@@ -25,9 +25,11 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 from gateway.documents import status_document
 from gateway.edge import Edge
 from gateway.handlers.answers import integer, json_answer, query_of
+from gateway.handlers.service import MODELS
 from gateway.operator import REDRIVE_MOST, deadletter_ids, purge_all, redrive
 from gateway.problems import HANDLERS, Refusal, problem
 from gateway.rates import Rates
+from gateway.reuse import prefixes_of
 from gateway.settings import is_loopback
 from gateway.webhooks.admin import WebhookAdmin
 from queuecore import clock
@@ -36,6 +38,7 @@ from queuecore.clock import rfc3339
 from queuecore.errors import BrokerError, ConfigurationError, JobError
 from queuecore.job import JobRecord, Status
 from queuecore.names import is_job_id
+from queuecore.response_cache import ResponseCache
 from queuecore.telemetry.names import Event
 
 _log = logging.getLogger(__name__)
@@ -44,6 +47,7 @@ BODY_BYTES: Final = 1_048_576
 CLAIMS_SHOWN: Final = 200
 REDRIVE_SECONDS: Final = 50.0
 SHORTEST_TOKEN: Final = 16
+QUEUES: Final = "GET /queues"
 
 
 class RedriveOrder(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -141,9 +145,10 @@ def _hostname(host: str) -> str:
 class Admin:
     """The handlers."""
 
-    def __init__(self, edge: Edge, server: Server, rates: Mapping[str, Rates]) -> None:
+    def __init__(self, edge: Edge, server: Server, cache: ResponseCache, rates: Mapping[str, Rates]) -> None:
         self._edge = edge
         self._server = server
+        self._cache = cache
         self._rates = rates
 
     def application(self) -> Starlette:
@@ -159,6 +164,8 @@ class Admin:
                 Route(f"{model}/deadletter/{{id}}", self.drop, methods=["DELETE"]),
                 Route(f"{model}/deadletter", self.deadletters, methods=["GET"]),
                 Route(model, self.queue, methods=["GET"]),
+                Route("/cache", self.clear, methods=["DELETE"]),
+                Route("/cache/{model:path}", self.clear_model, methods=["DELETE"]),
                 *WebhookAdmin(self._edge.notices).routes(),
             ],
             exception_handlers=dict(HANDLERS),
@@ -166,11 +173,22 @@ class Admin:
         app.router.redirect_slashes = False
         return app
 
-    async def queues(self, _: Request) -> Response:
+    async def queues(self, request: Request) -> Response:
         """Every queue with its depths."""
-        return json_answer(
-            200, {"queues": [self._summary(name, await self._edge.brokers[name].counts()) for name in self._names]}
-        )
+        return await self._edge.reads.answer(request, QUEUES, self._queues)
+
+    async def _queues(self) -> dict[str, Any]:
+        return {"queues": [self._summary(name, await self._edge.brokers[name].counts()) for name in self._names]}
+
+    async def clear(self, _: Request) -> Response:
+        """Forget every kept answer: results of jobs and bodies of reads. The jobs stay."""
+        return json_answer(200, {"removed": await self._cache.clear()})
+
+    async def clear_model(self, request: Request) -> Response:
+        """Forget which jobs answer requests to one model."""
+        name, _ = self._broker(request)
+        prefixes = prefixes_of(name, self._edge.config.models[name])
+        return json_answer(200, {"model": name, "removed": sum([await self._cache.clear(one) for one in prefixes])})
 
     async def queue(self, request: Request) -> Response:
         """One queue, and who runs what."""
@@ -187,6 +205,7 @@ class Admin:
         """Hide waiting jobs from relays and from KEDA."""
         name, broker = self._broker(request)
         await broker.pause()
+        await self._edge.reads.forget(QUEUES, MODELS)
         _log.warning("queue paused", extra={"event": Event.QUEUE_PAUSED, "model": name})
         return json_answer(200, self._summary(name, await broker.counts()))
 
@@ -194,6 +213,7 @@ class Admin:
         """End a pause, an operator's or the breaker's."""
         name, broker = self._broker(request)
         await broker.resume()
+        await self._edge.reads.forget(QUEUES, MODELS)
         _log.warning("queue resumed", extra={"event": Event.QUEUE_RESUMED, "model": name})
         return json_answer(200, self._summary(name, await broker.counts()))
 
@@ -201,6 +221,7 @@ class Admin:
         """Cancel every waiting job."""
         name, broker = self._broker(request)
         purged = await purge_all(broker)
+        await self._edge.reads.forget(QUEUES, MODELS)
         _log.warning("queue purged of %d jobs", purged, extra={"event": Event.QUEUE_PURGED, "model": name})
         return json_answer(200, self._summary(name, await broker.counts()) | {"purged": purged})
 
@@ -222,6 +243,7 @@ class Admin:
         job_id = request.path_params["id"]
         if not is_job_id(job_id) or not await broker.drop(job_id):
             raise Refusal(404, "deadletter_not_found", f"{job_id} is not a dead letter of {name}")
+        await self._edge.reads.forget(QUEUES, MODELS)
         _log.warning("dead letter dropped", extra={"event": Event.JOB_DROPPED, "model": name, "job_id": job_id})
         return json_answer(200, {"job_id": job_id, "dropped": True})
 
@@ -252,6 +274,7 @@ class Admin:
         _log.warning(
             "%d dead letters redriven", len(redriven), extra={"event": Event.JOB_REDRIVEN, "model": name}
         )  # fmt: skip
+        await self._edge.reads.forget(QUEUES, MODELS)
         remaining = len(ids) - len(redriven) - len(refused)
         return json_answer(
             200, {"redriven": redriven, "refused": refused, "remaining": remaining, "stopped": stopped or None}

@@ -25,6 +25,7 @@ from gateway.limits import Budgets
 from gateway.outbox import Outbox
 from gateway.problems import HANDLERS
 from gateway.rates import Rates
+from gateway.reuse import Reads
 from gateway.routes import ROUTES
 from gateway.seed_completions import SeedCompletions
 from gateway.settings import GatewaySettings
@@ -42,6 +43,7 @@ from queuecore.errors import BrokerError, ConfigurationError, QueueFull
 from queuecore.job import TERMINAL
 from queuecore.notice import Notices
 from queuecore.reservation import Reservations
+from queuecore.response_cache import ResponseCache
 from queuecore.telemetry import metrics
 from queuecore.telemetry.names import Event
 from queuecore.telemetry.tracing import Tracer
@@ -70,6 +72,11 @@ class Queue(Protocol):
     @property
     def buckets(self) -> Buckets:
         """Budgets of tenants."""
+        ...
+
+    @property
+    def cache(self) -> ResponseCache:
+        """Answers that are used again."""
         ...
 
     @property
@@ -131,12 +138,13 @@ def build(
         allow=allow,
         rates=rates,
         tracer=tracer,
+        reads=Reads(queue.cache, settings.read_cache_seconds),
     )
     public = Starlette(routes=ROUTES, exception_handlers=dict(HANDLERS))
     public.router.redirect_slashes = False
     public.state.edge = edge
     public.state.reference = reference(settings, config)
-    admin = Admin(edge, queue.server, rates).application()
+    admin = Admin(edge, queue.server, queue.cache, rates).application()
     redrives = Redrives(brokers)
     _show_zeros(brokers)
     tasks.start("wake-ups", lambda beat: waiters.listen(queue.signals, beat))

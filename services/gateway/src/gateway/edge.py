@@ -16,6 +16,7 @@ from gateway.keyfile import Caller, Right
 from gateway.limits import Budgets
 from gateway.problems import Refusal
 from gateway.rates import Rates
+from gateway.reuse import Reads
 from gateway.settings import GatewaySettings
 from gateway.waiters import Waiters
 from gateway.webhooks.guard import Allow
@@ -48,6 +49,7 @@ class Edge:
     allow: Allow
     rates: Mapping[str, Rates]
     tracer: Tracer
+    reads: Reads
 
     async def caller(self, request: Request, right: Right) -> Caller:
         """Who calls, if they may do this and have requests left.

@@ -71,11 +71,11 @@ def fingerprint(accepted: Accepted) -> str:
         one.operation_name, one.priority, one.not_before, one.deadline, one.ordering_key, one.callback_url,
         one.content_class, one.dedup,
     )  # fmt: skip
-    digest = hashlib.sha256(msgspec.json.encode([*options, _params_of(one.params)]))
+    digest = hashlib.sha256(msgspec.json.encode([*options, canonical_params(one.params)]))
     return digest.hexdigest()
 
 
-def _params_of(text: str) -> str:
+def canonical_params(text: str) -> str:
     """The params in the order of their names, as far as the order of what a client wrote says nothing."""
     parts = [members.member(name, value) for name, value in members.object_members(text.encode() or b"{}").items()]
     # Repeated names (whose order counts) and a text with spaces of its own are compared as they are.

@@ -66,6 +66,7 @@ TABLE: Final[Mapping[type[BaseException], Row]] = {
     errors.ClaimLost: Row(409),
     errors.WrongState: Row(409),
     errors.DuplicateItem: Row(409, "", None),
+    errors.ResultReused: Row(409, "", 1),
     errors.QueueFull: Row(429, "", FULL_RETRY_SECONDS),
     errors.TenantQueueFull: Row(429, "", FULL_RETRY_SECONDS),
     errors.ReservationLost: Row(409, "", 1),

@@ -85,6 +85,10 @@ class GatewaySettings(Settings, frozen=True, kw_only=True):
             "they are not public, by plain http too; the word `http` allows plain http everywhere."
         ),
     ] = ""
+    read_cache_seconds: Annotated[
+        float,
+        Meta(ge=0, le=3600, description="How long GET /models and the admin port's GET /queues may be old; 0 = never."),
+    ] = 0
     accept_seed_completions: Annotated[
         bool,
         Meta(description="Apply verdicts that seed-protocol relays publish; anybody who can publish can forge them."),

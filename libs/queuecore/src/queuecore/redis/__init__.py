@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Final, cast
 
+import msgspec
+
 from queuecore.broker import Broker
 from queuecore.config import Config, ModelConfig, Transport, queue_limits
 from queuecore.errors import ConfigurationError
@@ -17,12 +19,13 @@ from queuecore.redis.client import Link
 from queuecore.redis.list_transport import ListBroker
 from queuecore.redis.notices import RedisNotices
 from queuecore.redis.reservations import RedisReservations
+from queuecore.redis.response_cache import RedisResponseCache
 from queuecore.redis.server import RedisServer
 from queuecore.redis.signals import RedisSignals
 from queuecore.redis.sortedset_transport import SortedSetBroker
 from queuecore.redis.stage_transport import StageBroker
 from queuecore.redis.stream_transport import StreamBroker
-from queuecore.settings import CommonSettings
+from queuecore.settings import CommonSettings, Secret
 
 TRANSPORTS: Final[Mapping[Transport, type[RedisBroker]]] = {
     "list": ListBroker,
@@ -38,12 +41,16 @@ class RedisQueue:
     def __init__(self, common: CommonSettings, *, name: str, protocol: int = 2) -> None:
         self._common = common
         self._link = Link(common, name=name, protocol=protocol)
+        self._cache_link = self._link
+        if common.cache_redis_url:
+            self._cache_link = Link(_of_cache(common), name=name, protocol=protocol)
         self._brokers: list[RedisBroker] = []
         self.server = RedisServer(self._link)
         self.signals = RedisSignals(self._link)
         self.reservations = RedisReservations(self._link)
         self.notices = RedisNotices(self._link)
         self.buckets = RedisBuckets(self._link)
+        self.cache = RedisResponseCache(self._link, self._cache_link)
 
     def broker(self, model: str, config: ModelConfig, gate: Gate | None = None) -> Broker:
         """The queue of one model. Who claims has to bring its ``gate``; nobody else needs it.
@@ -78,7 +85,15 @@ class RedisQueue:
         """Close every connection."""
         for broker in self._brokers:
             await broker.aclose()
-        await self._link.aclose()
+        for link in {self._link, self._cache_link}:
+            await link.aclose()
+
+
+def _of_cache(common: CommonSettings) -> CommonSettings:
+    """The same settings for the cache's own server: whose user and password its URL gives."""
+    return msgspec.structs.replace(
+        common, redis_url=common.cache_redis_url, redis_username="", redis_password=Secret("")
+    )
 
 
 async def open_redis(common: CommonSettings, *, name: str) -> RedisQueue:

@@ -12,6 +12,7 @@ NOTICES: Final = f"{WEBHOOKS}index"
 NOTICES_PARKED: Final = f"{WEBHOOKS}parked"
 DEDUP_SEEN: Final = "dedup:seen"  # zset item -> expiry ms (seed 004); dedup:jobs beside it names who took each
 FAILED_COUNTS: Final = "failed:counts"  # hash id -> failures, of pipelines' runs
+NO_CACHE: Final = "cache:"  # what submit is given where no result is reused
 NO_IDEMPOTENCY: Final = "idem:"  # what submit is given where the request had no key
 
 

@@ -30,6 +30,7 @@ from queuecore.errors import (
     JobNotFound,
     QueueFull,
     ReservationLost,
+    ResultReused,
     ScriptContractError,
     TenantQueueFull,
     WrongState,
@@ -112,6 +113,9 @@ class RedisVerbs(Broker):
             item=self.item_of(job),
             window_ms=job.dedup.window_ms if job.dedup else 0,
             force="1" if job.dedup and job.dedup.force else "",
+            cache=job.reuse.key if job.reuse else names.NO_CACHE,
+            cache_ms=job.reuse.keep_ms if job.reuse else "",
+            fresh="1" if job.reuse and job.reuse.fresh else "",
         )
         match reply:
             case ["created", status, created_at]:
@@ -120,6 +124,8 @@ class RedisVerbs(Broker):
                 return Submitted(created=False, status=Status(status))
             case ["duplicate", first]:
                 raise DuplicateItem(first)
+            case ["cached", other]:
+                raise ResultReused(other)
             case ["unreserved"]:
                 raise ReservationLost("another request with this Idempotency-Key is or was being accepted")
             case ["tenant_full"] if cap is not None:

@@ -50,6 +50,7 @@ DUPLICATE_RESULTS_SUPPRESSED: Final = _counter("async_duplicate_results_suppress
 
 JOBS_SUBMITTED: Final = _counter("relayq_jobs_submitted_total")
 SUBMISSIONS_REFUSED: Final = _counter("relayq_submissions_refused_total")
+CACHE_REQUESTS: Final = _counter("relayq_cache_requests_total")
 UPLOAD_BYTES: Final = _counter("relayq_upload_bytes_total")
 JOBS_FINISHED: Final = _counter("relayq_jobs_finished_total")
 JOBS_FAILED: Final = _counter("relayq_jobs_failed_total")

@@ -136,6 +136,10 @@ METRICS: Final[tuple[Metric, ...]] = (
     # -- jobs, observed by the gateway: from submissions and, durably, from the outbox's verdicts
     Metric("relayq_jobs_submitted_total", "counter", ("model",), "Jobs accepted.", "gateway"),
     Metric("relayq_submissions_refused_total", "counter", ("reason",), "Submissions refused.", "gateway"),
+    Metric(
+        "relayq_cache_requests_total", "counter", ("endpoint", "outcome"),
+        "Requests that a kept answer could serve: hit or miss.", "gateway",
+    ),
     Metric("relayq_upload_bytes_total", "counter", ("model",), "Bytes of accepted inputs.", "gateway"),
     Metric(
         "relayq_jobs_finished_total", "counter", ("model", "outcome"),

@@ -38,6 +38,7 @@ from queuecore.errors import (
     JobNotFound,
     QueueFull,
     ReservationLost,
+    ResultReused,
     TenantQueueFull,
     WrongState,
 )
@@ -47,6 +48,7 @@ from queuecore.reservation import LIFE_MS, Answered, Held, Reply, Reservation, R
 from queuecore.testing.buckets import MemoryBuckets
 from queuecore.testing.clock import ManualClock
 from queuecore.testing.notices import MemoryNotices
+from queuecore.testing.response_cache import MemoryResponseCache
 from queuecore.testing.specification import Event, Job, Specification, State
 
 RUN_ID = "memory"
@@ -66,6 +68,8 @@ class MemoryQueue:
         self.reservations = MemoryReservations(self)
         self.notices = MemoryNotices(self.clock)
         self.buckets = MemoryBuckets(self.clock)
+        queues = self.specifications
+        self.cache = MemoryResponseCache(self.clock, lambda: [one.state.reusable for one in queues.values()])
         self.ledger = Ledger()  # of the gates of every queue
 
     def broker(self, model: str, limits: QueueLimits | None = None) -> MemoryBroker:
@@ -140,6 +144,8 @@ class MemoryBroker(Broker):
         self.queue.pump()
         if reply[0] == "duplicate":
             raise DuplicateItem(reply[1])
+        if reply[0] == "cached":
+            raise ResultReused(reply[1])
         if reply == ("tenant_full",):
             raise TenantQueueFull(self.model, self.tenant_cap(job) or 0)
         if reply == ("full",):

@@ -54,6 +54,7 @@ class Job:
     queued_at: int | None = None  # a retry or a redrive begins to wait anew
     item: str = ""  # what it has taken for a window of item_ms
     item_ms: int = 0
+    cache_key: str = ""  # what its result answers
     waiting_since: int | None = None  # a redrive, or the next stage
     reclaimed: bool = False  # stages: at base priority 10, until it enters anew
     model: str = ""  # stages: where it stands, if it is a pipeline's run
@@ -129,6 +130,7 @@ class State:
     ledger: Ledger = field(default_factory=Ledger)  # queues of one provider share it
     entries: int = 0
     tags: dict[str, int] = field(default_factory=dict)  # tenant -> tag, of tenants that have something to run
+    reusable: dict[str, str] = field(default_factory=dict)  # cache key -> the job that answers such requests
     seen: dict[str, tuple[int, str]] = field(default_factory=dict)  # item -> (until, the job that took it)
     idle_tags: dict[str, int] = field(default_factory=dict)  # of others, while it is ahead of ``served``
     served: int = 0
@@ -388,6 +390,8 @@ class Specification:
         self._note(job, values or {})
         if status is not Status.COMPLETED and self.state.seen.get(job.item, (0, ""))[1] == job.id:
             del self.state.seen[job.item]
+        if status is not Status.COMPLETED and self.state.reusable.get(job.cache_key) == job.id:
+            del self.state.reusable[job.cache_key]
         self.state.outbox.append(Event(f"{job.id}:{job.generation}", job.id, status, now))
         self.let_next_in(job, now)
         self.state.changes.append(("completed", job.id))
@@ -494,6 +498,12 @@ class Specification:
             until, first = state.seen.get(item, (0, ""))
             if until > now:
                 return "duplicate", first
+        if new.reuse and not new.reuse.fresh:
+            other = state.jobs.get(state.reusable.get(new.reuse.key, ""))
+            if other and not other.cancel_requested and not (
+                other.finished_at is not None and other.finished_at + new.reuse.keep_ms <= now
+            ):  # fmt: skip
+                return "cached", other.id
         waiting = len(state.pending) + len(state.paused) + len(state.delayed) + sum(map(len, state.ordered.values()))
         if waiting >= self.limits.max_pending:
             return ("full",)
@@ -516,6 +526,9 @@ class Specification:
         if new.dedup:
             job.item, job.item_ms = item, new.dedup.window_ms
             self.take_item(job, now)
+        if new.reuse:
+            job.cache_key = new.reuse.key
+            state.reusable[new.reuse.key] = new.id
         state.jobs[new.id] = job
         self.admit_in_order(job, now)
         return "created", Status.PENDING

@@ -3,34 +3,33 @@
 from __future__ import annotations
 
 import asyncio
-from typing import Any
+from typing import Any, Final
 
 import msgspec
 from starlette.requests import Request
 from starlette.responses import Response
 
-from gateway.edge import edge_of
+from gateway.edge import Edge, edge_of
 from gateway.handlers.answers import json_answer
 from gateway.problems import RETRY_SECONDS, Refusal
 from queuecore.broker import QueueCounts
 from queuecore.config import Config
+
+MODELS: Final = "GET /models"
 
 
 async def models(request: Request) -> Response:
     """``GET /models``: each with its limits and the state of its queue."""
     edge = edge_of(request)
     _ = await edge.caller(request, "read")
+    return await edge.reads.answer(request, MODELS, lambda: _models(edge))
+
+
+async def _models(edge: Edge) -> dict[str, Any]:
     names = list(edge.config.models)
     counts = await asyncio.gather(*(edge.brokers[name].counts() for name in names))
-    return json_answer(
-        200,
-        {
-            "models": [
-                _model(name, edge.config, queue, edge.settings.max_upload_bytes)
-                for name, queue in zip(names, counts, strict=True)
-            ]
-        },
-    )
+    most = edge.settings.max_upload_bytes
+    return {"models": [_model(name, edge.config, queue, most) for name, queue in zip(names, counts, strict=True)]}
 
 
 def _model(name: str, config: Config, queue: QueueCounts, max_upload_bytes: int) -> dict[str, Any]:

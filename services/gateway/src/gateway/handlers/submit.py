@@ -15,6 +15,7 @@ from gateway.idempotency import Hold, fingerprint, held, key_of
 from gateway.keyfile import Caller
 from gateway.problems import Refusal
 from gateway.requests import Options, traceparent
+from gateway.reuse import directives, keeps_results, reuse_of
 from gateway.tokens import estimate
 from gateway.uploads import Accepted, Disconnected, Head, Intake, Limits
 from queuecore import clock
@@ -30,6 +31,7 @@ from queuecore.errors import (
     QueueCoreError,
     QueueFull,
     ReservationLost,
+    ResultReused,
 )
 from queuecore.job import JobRecord, input_key, run_fields
 from queuecore.names import new_job_id
@@ -41,14 +43,16 @@ _log = logging.getLogger(__name__)
 
 SUBMIT_PAUSES_SECONDS: Final = (0.05, 0.1, 0.2, 0.4, 0.8)
 EARLY_ADMISSION_BYTES: Final = 1_048_576
+CACHED: Final = "POST /jobs"
 
 
 class Origin(NamedTuple):
-    """Where a submission comes from, and when it began."""
+    """Where a submission comes from, when it began, and what it asked of caches."""
 
     caller: Caller
     traceparent: str
     began_ns: int
+    cache_control: frozenset[str]
 
 
 async def submit(request: Request) -> Response:
@@ -62,7 +66,14 @@ async def submit(request: Request) -> Response:
             record = await edge.reader.get(duplicate.job_id)
         except JobError:  # its retention ended before the item's window: there is only its name to tell
             raise duplicate from None
-        return await submitted(edge, request, record, replay=False, duplicate=True)
+        return await submitted(edge, request, record, duplicate=True)
+    except ResultReused as reused:
+        try:
+            record = await edge.reader.get(reused.job_id)
+        except JobError:  # erased in this instant; the next such request runs
+            raise reused from None
+        metrics.CACHE_REQUESTS.labels(CACHED, "hit").inc()
+        return await submitted(edge, request, record, cache="hit")
     except Disconnected:
         _log.info("the client went away before its upload was whole", extra={"event": Event.REQUEST_REFUSED})
         metrics.SUBMISSIONS_REFUSED.labels("client_disconnected").inc()
@@ -89,7 +100,7 @@ async def _submit(edge: Edge, request: Request) -> Response:
     options.add_query(request.scope["query_string"])
     head = _head(edge, request)
     intake = Intake(request.receive, head, options, _limits(edge))
-    origin = Origin(caller, traceparent(request.headers.get("traceparent")), began_ns)
+    origin = Origin(caller, traceparent(request.headers.get("traceparent")), began_ns, directives(request))
     if key is None:
         await _admit(edge, options, head)
         record = await _accept(edge, intake, origin, None)
@@ -100,7 +111,10 @@ async def _submit(edge: Edge, request: Request) -> Response:
                 return await _replay(edge, request, intake, hold.answer)
             await _admit(edge, options, head)
             record = await _accept(edge, intake, origin, hold)
-    return await submitted(edge, request, record, replay=False)
+    if not keeps_results(edge.config.models[record.model]):
+        return await submitted(edge, request, record)
+    metrics.CACHE_REQUESTS.labels(CACHED, "miss").inc()
+    return await submitted(edge, request, record, cache="miss")
 
 
 async def _replay(edge: Edge, request: Request, intake: Intake, answer: Answered) -> Response:
@@ -145,7 +159,7 @@ async def _accept(edge: Edge, intake: Intake, origin: Origin, hold: Hold | None)
         "submit", model, job_id=job_id, parent=origin.traceparent, started_ns=origin.began_ns
     ) as span:
         fields = _fields(accepted, origin.caller.tenant, key) | {"traceparent": span.traceparent}
-        record = await _record(edge, job_id, accepted, fields, hold, tenant_cap=origin.caller.limits.pending_jobs)
+        record = await _record(edge, job_id, accepted, fields, hold=hold, origin=origin)
     metrics.JOBS_SUBMITTED.labels(model).inc()
     edge.rates[model].submitted.tick()
     metrics.UPLOAD_BYTES.labels(model).inc(accepted.size)
@@ -215,7 +229,7 @@ def _fields(accepted: Accepted, tenant: str, key: str) -> dict[str, str]:
 
 
 async def _record(
-    edge: Edge, job_id: str, accepted: Accepted, fields: dict[str, str], hold: Hold | None, *, tenant_cap: int | None
+    edge: Edge, job_id: str, accepted: Accepted, fields: dict[str, str], *, hold: Hold | None, origin: Origin
 ) -> JobRecord:
     submission = accepted.submission
     broker = edge.brokers[submission.model]
@@ -228,7 +242,8 @@ async def _record(
         ordering_key=submission.ordering_key,
         reservation=hold.reservation(accepted) if hold else None,
         dedup=submission.dedup,
-        tenant_cap=tenant_cap,
+        reuse=reuse_of(accepted, origin.caller.tenant, origin.cache_control),
+        tenant_cap=origin.caller.limits.pending_jobs,
     )
     try:
         made = await submit_surely(broker, job)

@@ -30,14 +30,17 @@ def preferred_wait(request: Request) -> int:
 
 
 async def submitted(
-    edge: Edge, request: Request, record: JobRecord, *, replay: bool, duplicate: bool = False
+    edge: Edge, request: Request, record: JobRecord, *, replay: bool = False, duplicate: bool = False, cache: str = ""
 ) -> Response:
     """The answer to a submission: at once, or when the job has its verdict if that comes in the time preferred.
 
-    ``duplicate``: the record is of the first job of this item, and the document says so.
+    ``duplicate``: the record is of the first job of this item, and the document says so. ``cache``: hit when it is of
+    the job whose result answers this request.
     """
     wait_seconds = preferred_wait(request)
     headers: dict[str, str] = {"idempotent-replay": "true"} if replay else {}
+    if cache:
+        headers["x-cache"] = cache
     if wait_seconds:
         try:
             record = await _verdict(edge, request, record, wait_seconds)

@@ -4,6 +4,7 @@
 -- KEYS[2]  queue  prefix  relay:<model>; the names built from it are those of keys.py
 -- KEYS[3]  idem   hash+TTL  the Idempotency-Key's, see edge/reserve; without a key nothing of it is touched
 -- KEYS[4]  seen   zset      dedup:seen, item -> until when; dedup:jobs beside it is a hash item -> the job that took it
+-- KEYS[5]  cache  string    cache:<endpoint_hash>:<params_hash>; without cache_ms nothing of it is touched
 -- ARGV[1]  job_id
 -- ARGV[2]  max_pending   jobs that may wait
 -- ARGV[3]  fields        JSON object of record fields, all strings; values are opaque here
@@ -13,7 +14,9 @@
 -- ARGV[7]  item          what may be taken once; "" = nothing
 -- ARGV[8]  window_ms     how long it counts as taken
 -- ARGV[9]  force         "1" = take it again
--- ARGV[10] now           test clock in ms; "" means the server's clock
+-- ARGV[10] cache_ms      how long the result may answer such requests; "" = never
+-- ARGV[11] fresh         "1" = run it all the same
+-- ARGV[12] now           test clock in ms; "" means the server's clock
 --
 -- An item is free again when its job ends in any way but completed. Items whose window is over are forgotten on the way.
 --
@@ -21,6 +24,7 @@
 --          {"exists", status}      this id was submitted before; nothing changed
 --          {"unreserved"}          another request has the Idempotency-Key meanwhile; nothing changed
 --          {"duplicate", job_id}   the item was taken within its window, by this job; nothing changed
+--          {"cached", job_id}      this job answers such requests, or will; nothing changed
 --          {"full"}                max_pending jobs wait already; nothing changed
 --          {"tenant_full"}         so many of its tenant's wait already; nothing changed
 --
@@ -29,6 +33,7 @@
 -- @include place
 -- @include wait
 -- @include item
+-- @include reuse
 -- @include tenant
 
 local id, base = ARGV[1], KEYS[2]
@@ -42,8 +47,12 @@ if token ~= "" and redis.call("EXISTS", KEYS[3]) == 1 and redis.call("HGET", KEY
 end
 local item = ARGV[7]
 local until_ms = item ~= "" and ARGV[9] ~= "1" and redis.call("ZSCORE", KEYS[4], item)
-if until_ms and tonumber(until_ms) > now_ms(ARGV[10]) then
+if until_ms and tonumber(until_ms) > now_ms(ARGV[12]) then
   return { "duplicate", redis.call("HGET", "dedup:jobs", item) or "" }
+end
+local answering = reusable(KEYS[5], ARGV[10], ARGV[11], now_ms(ARGV[12]))
+if answering then
+  return { "cached", answering }
 end
 if waiting_count(base) >= tonumber(ARGV[2]) then
   return { "full" }
@@ -62,7 +71,7 @@ if cap then
 end
 
 -- writes
-local now = now_ms(ARGV[10])
+local now = now_ms(ARGV[12])
 for _, other in ipairs(strays) do
   redis.call("SREM", tenant_set(base, rec), other)
 end
@@ -70,6 +79,7 @@ if item ~= "" then
   rec.item, rec.item_ms = item, ARGV[8]
   take_item(id, rec, now)
 end
+answer_with(KEYS[5], ARGV[10], id, rec)
 local flat = {}
 for name, value in pairs(rec) do
   flat[#flat + 1] = name

@@ -1,6 +1,7 @@
 -- The end of a job, of whatever kind: record, structures, outbox, ordering key and wake-ups in one step (G3, G9).
 
 -- @include item
+-- @include reuse
 
 -- verdict(base, id, rec, status, fields, now, retain_ms, tombstone_ms): fields is a flat list of names and values.
 local function verdict(base, id, rec, status, fields, now, retain_ms, tombstone_ms)
@@ -11,6 +12,7 @@ local function verdict(base, id, rec, status, fields, now, retain_ms, tombstone_
   if status ~= "completed" then
     free_item(id, rec)
   end
+  settle_reuse(id, rec, status)
   redis.call("HDEL", key, "lease_until", "return_to", "returned")
   redis.call("HSET", key, "status", status, "finished_at", ms(now), "expires_at", ms(now + retain_ms), unpack(fields))
   if rec.status == "processing" and rec.started_at then

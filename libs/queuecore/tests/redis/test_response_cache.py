@@ -1,0 +1,72 @@
+"""Kept answers on Redis: bodies on a server of their own, and forgetting in steps that hold nobody up."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import msgspec
+import pytest
+
+from queuecore.redis import RedisQueue
+from queuecore.redis.client import Link
+from queuecore.response_cache import cache_key, endpoint_prefix
+from queuecore.settings import CommonSettings, Secret
+from queuecore.testing.requirement import requirement
+from queuecore.testing.servers import ValkeyProcess
+
+pytestmark = pytest.mark.anyio
+MANY = 100_000
+SLOW_MICROSECONDS = 10_000
+
+
+@pytest.fixture
+def server() -> Iterator[ValkeyProcess]:
+    with ValkeyProcess() as process:
+        yield process
+
+
+@requirement("cache:clear:bounded-steps")
+async def test_forgetting_100_000_answers_takes_many_short_steps(server: ValkeyProcess) -> None:
+    common = CommonSettings(redis_url=Secret(server.url))
+    link = Link(common, name="test")
+    queue = RedisQueue(common, name="test")
+    prefix = endpoint_prefix("a")
+    for at in range(0, MANY, 1000):
+        _ = await link.pipeline([("SET", f"{prefix}{number}", "j" * 36) for number in range(at, at + 1000)])
+    kept = cache_key("b", [])
+    await queue.cache.put(kept, "body", keep_ms=60_000)
+    _ = await link.call("SET", "job:1", "not the cache's")
+    _ = await link.call("CONFIG", "SET", "slowlog-log-slower-than", SLOW_MICROSECONDS)
+    _ = await link.call("CONFIG", "RESETSTAT")
+    _ = await link.call("SLOWLOG", "RESET")
+
+    removed = await queue.cache.clear(prefix)
+
+    assert removed == MANY
+    assert await queue.cache.get(kept) == "body"
+    assert await link.call("EXISTS", "job:1") == 1
+    slow = [entry[3][0] for entry in await link.call("SLOWLOG", "GET", 128)]
+    assert not {"SCAN", "UNLINK"} & set(slow), "a step held the server for over 10 ms"
+    stats = {line.split(":")[0]: line for line in (await link.call("INFO", "commandstats")).splitlines()}
+    assert int(stats["cmdstat_unlink"].split("calls=")[1].split(",")[0]) >= MANY // 1000
+    assert "cmdstat_keys" not in stats
+    assert await queue.cache.clear() == 1
+    await queue.aclose()
+    await link.aclose()
+
+
+@requirement("cache:read:never-in-the-way")
+async def test_bodies_are_on_the_caches_server_and_pointers_on_the_queues(server: ValkeyProcess) -> None:
+    common = CommonSettings(redis_url=Secret(server.url))
+    apart = msgspec.structs.replace(common, cache_redis_url=Secret(f"{server.url.rsplit('/', 1)[0]}/1"))
+    queue, link = RedisQueue(apart, name="test"), Link(common, name="test")
+    key = cache_key("a", "b")
+    await queue.cache.put(key, "body", keep_ms=60_000)
+    _ = await link.call("SET", cache_key("c", "d"), "pointer")
+
+    assert await queue.cache.get(key) == "body"
+    assert await link.call("EXISTS", key) == 0
+    assert await queue.cache.clear() == 2
+    assert await queue.cache.get(key) is None
+    await queue.aclose()
+    await link.aclose()
