@@ -83,6 +83,37 @@ def parts(request: httpx.Request) -> dict[str, tuple[bytes, str | None, str]]:
     return found
 
 
+def test_an_item_its_class_and_a_fresh_run_are_asked_for() -> None:
+    relayq, asked = client(httpx.Response(200, json=document(deduplicated=True)))
+
+    job = relayq.submit(
+        b"x", service_type="transcription", dedup_key="https://h/ü", force=True, content_class="code", priority="high",
+        fresh=True,
+    )  # fmt: skip
+
+    sent = {name: payload.decode() for name, (payload, _, _) in parts(asked[0]).items() if name != "file"}
+    assert sent == {"dedup_key": "https://h/ü", "force": "true", "content_class": "code", "priority": "high"}
+    assert asked[0].headers["cache-control"] == "no-cache"
+    assert job.deduplicated
+
+
+def test_a_run_is_sent_to_its_pipeline_and_its_stages_are_typed() -> None:
+    stage = {"stage": "chunk", "status": "processing", "attempts": 1, "started_at": "2026-01-31T12:00:00Z"}
+    run = document(pipeline="in/gest", stage="chunk", stages=[stage])
+    relayq, asked = client(httpx.Response(202, json=run), httpx.Response(200, json=run))
+
+    job = relayq.submit(b"x", pipeline="in/gest")
+    _ = relayq.cancel(job.job_id, pipeline=job.pipeline)
+
+    assert [request.url.raw_path.decode() for request in asked] == [
+        "/pipelines/in%2Fgest",
+        f"/pipelines/in%2Fgest/{JOB}",
+    ]
+    assert (job.stages[0].stage, job.stages[0].started_at) == ("chunk", datetime(2026, 1, 31, 12, tzinfo=UTC))
+    with pytest.raises(ValueError, match="service_type or pipeline"):
+        _ = relayq.submit(b"x")
+
+
 def test_submit_sends_the_file_last_behind_its_fields(tmp_path: Path) -> None:
     path = tmp_path / "talk.wav"
     _ = path.write_bytes(b"RIFF\r\n\x00\xff")

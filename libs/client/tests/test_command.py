@@ -88,7 +88,7 @@ def test_wrong_usage_is_exit_code_2(arguments: tuple[str, ...]) -> None:
 def test_help_names_every_command_and_the_exit_codes() -> None:
     text = CliRunner().invoke(app, ["--help"], env={"COLUMNS": "200"}).output
     for name in ("dev", "demo", "submit", "status", "result", "cancel", "jobs", "models", "queues", "pause", "resume",
-                 "purge", "deadletter", "doctor", "supervise", "watch", "events", "completion", "keygen"):  # fmt: skip
+                 "purge", "deadletter", "cache", "doctor", "supervise", "watch", "events", "completion", "keygen"):  # fmt: skip
         assert f" {name} " in text
     assert "3 not reachable" in text
 
@@ -107,8 +107,15 @@ MODELS = {
     "models": [
         {"name": "echo", "service_type": "echo", "operations": ["echo"]},
         {"name": "whisper", "service_type": "transcription", "operations": ["transcribe"]},
-    ]
+    ],
+    "pipelines": [{"name": "ingest", "stages": ["chunk", "embed"]}],
 }
+RUN = "01890a5d-ac96-774b-bcce-b302099a8058"
+STAGES = [
+    {"stage": "chunk", "status": "completed", "attempts": 2, "queued_at": "2026-01-31T12:00:00Z",
+     "started_at": "2026-01-31T12:00:03Z", "finished_at": "2026-01-31T12:00:05Z"},
+    {"stage": "embed", "status": "waiting", "attempts": 0, "queued_at": None, "started_at": None, "finished_at": None},
+]  # fmt: skip
 
 
 @contextmanager
@@ -141,7 +148,12 @@ def stub(**job: Any) -> Generator[tuple[str, list[str]], None, None]:
                 self.send(200, {"jobs": [document], "cursor": None})
             elif self.path.endswith("/result"):
                 self.send(200, {"text": "hello"})
-            elif self.path.startswith("/jobs/transcription"):
+            elif self.path.startswith("/cache"):
+                self.send(200, {"removed": 7})
+            elif self.path.startswith("/pipelines/ingest"):
+                run = {"job_id": RUN, "pipeline": "ingest", "stage": "chunk", "stages": STAGES}
+                self.send(202 if self.command == "POST" else 200, document | run)
+            elif self.path.startswith("/jobs/transcription") and RUN not in self.path:
                 self.send(202 if self.command == "POST" else 200, document)
             else:
                 self.send(404, {"code": "job_not_found", "detail": "no such job"}, "application/problem+json")
@@ -172,6 +184,47 @@ def test_submit_prints_the_id_alone_so_that_a_script_can_take_it() -> None:
         done = run("submit", "-", "--model", "whisper", "--url", url, stdin=b"data")
     assert (done.returncode, done.stdout.decode()) == (0, f"{JOB}\n")
     assert seen == ["GET /models", "POST /jobs/transcription"]
+
+
+def test_a_run_is_submitted_to_its_pipeline_and_found_by_its_id_alone() -> None:
+    with stub(status="processing") as (url, seen):
+        sent = run("submit", "-", "--pipeline", "ingest", "--url", url, stdin=b"data")
+        shown = run("status", RUN, "--url", url)
+        named = run("cancel", RUN, "--pipeline", "ingest", "--url", url)
+    assert (sent.returncode, sent.stdout.decode()) == (0, f"{RUN}\n")
+    assert (shown.returncode, named.returncode) == (0, 0), shown.stderr
+    words = " ".join(shown.stdout.decode().split())
+    assert "pipeline ingest" in words
+    assert "chunk completed, waited 3.0 s, ran 2.0 s, 2 attempts embed waiting" in words
+    assert seen == [
+        "POST /pipelines/ingest",
+        "GET /models",
+        f"GET /jobs/echo/{RUN}",
+        f"GET /jobs/transcription/{RUN}",
+        f"GET /pipelines/ingest/{RUN}",
+        f"DELETE /pipelines/ingest/{RUN}",
+    ]
+
+
+def test_a_run_is_waited_for_in_its_pipeline() -> None:
+    with stub(result={"content_type": "application/json", "size": 17, "sha256": ""}) as (url, seen):
+        done = run("submit", "-", "--pipeline", "ingest", "--wait", "--url", url, stdin=b"data")
+    assert (done.returncode, json.loads(done.stdout)) == (0, {"text": "hello"})
+    assert f"GET /pipelines/ingest/{RUN}/result" in seen
+
+
+def test_a_duplicate_is_said_and_names_the_first_job() -> None:
+    with stub(deduplicated=True) as (url, _):
+        done = run("submit", __file__, "--service", "transcription", "--dedup-key", "https://h/a", "--url", url)
+    assert (done.returncode, done.stdout.decode()) == (0, f"{JOB}\n")
+    assert b"this item's first job is completed" in done.stderr
+
+
+def test_kept_answers_are_forgotten_of_one_model_or_all() -> None:
+    with stub() as (url, seen):
+        assert b"7 kept answers forgotten" in run("cache", "clear", "--admin-url", url).stderr
+        assert run("cache", "clear", "--model", "a/b", "--admin-url", url).returncode == 0
+    assert seen == ["DELETE /cache", "DELETE /cache/a/b"]
 
 
 def test_events_are_followed_to_the_verdict_and_its_exit_code() -> None:

@@ -79,6 +79,10 @@ class AdminClient:
         """Remove one dead letter from the list."""
         _ = self._call("DELETE", f"/queues/{_name(model)}/deadletter/{quote(job_id, safe='')}")
 
+    def clear_cache(self, model: str | None = None) -> int:
+        """Forget kept answers, of one model or all, those of reads too; the jobs stay. How many that were."""
+        return int(self._call("DELETE", "/cache" if model is None else f"/cache/{_name(model)}").get("removed", 0))
+
     def close(self) -> None:
         """Close the connections."""
         self._session.close()

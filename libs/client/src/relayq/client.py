@@ -14,7 +14,7 @@ from relayq.download import Download
 from relayq.events import Event, EventFeed
 from relayq.exchange import Patience
 from relayq.flows import SubmitOptions
-from relayq.job import Job, Model, ResultFacts
+from relayq.job import Job, Model, Pipeline, ResultFacts, place_of
 from relayq.session import AsyncSession, Session
 from relayq.upload import AsyncSource, Source
 
@@ -55,25 +55,35 @@ class Client:
         )
         self._patience = Patience(patience_seconds)
 
-    def submit(self, file: Source, *, service_type: str, **options: Unpack[SubmitOptions]) -> Job:
-        """Send a path, bytes, binary file or iterator of bytes as a job; memory does not grow with its size.
+    def submit(
+        self,
+        file: Source,
+        *,
+        service_type: str | None = None,
+        pipeline: str | None = None,
+        **options: Unpack[SubmitOptions],
+    ) -> Job:
+        """Send a path, bytes, binary file or iterator of bytes as a job, or as a pipeline's run.
+
+        Memory does not grow with its size.
 
         Raises:
             Refused, NotReachable: there is no job.
             OutcomeUnknown: there may be one; sending the same with its ``idempotency_key`` is safe.
             SourceChanged, OSError: the file could not be sent.
         """
-        return self._session.run(flows.submit(file, service_type, self._patience, options))
+        return self._session.run(flows.submit(file, place_of(service_type, pipeline), self._patience, options))
 
-    def status(self, job_id: str, *, service_type: str | None = None) -> Job:
-        """The status document; without ``service_type`` the server's service types are tried one by one."""
-        return self._session.run(flows.status(job_id, service_type, self._patience))
+    def status(self, job_id: str, *, service_type: str | None = None, pipeline: str | None = None) -> Job:
+        """The status document; without ``service_type`` or ``pipeline`` all of the server's are tried one by one."""
+        return self._session.run(flows.status(job_id, place_of(service_type, pipeline), self._patience))
 
     def wait(
         self,
         job_id: str,
         *,
         service_type: str | None = None,
+        pipeline: str | None = None,
         timeout_seconds: float | None = None,
         on_change: Callable[[Job], None] | None = None,
     ) -> Job:
@@ -82,9 +92,13 @@ class Client:
         Raises:
             WaitTimeout: no verdict within ``timeout_seconds``; carries the last document.
         """
-        return self._session.run(flows.wait(job_id, service_type, timeout_seconds, self._patience, on_change))
+        return self._session.run(
+            flows.wait(job_id, place_of(service_type, pipeline), timeout_seconds, self._patience, on_change)
+        )
 
-    def result(self, job_id: str, output: BinaryIO | Download, *, service_type: str | None = None) -> ResultFacts:
+    def result(
+        self, job_id: str, output: BinaryIO | Download, *, service_type: str | None = None, pipeline: str | None = None
+    ) -> ResultFacts:
         """Write the result's bytes; a broken download goes on where it stopped, and the SHA-256 is checked.
 
         Raises:
@@ -93,24 +107,26 @@ class Client:
             UnexpectedAnswer: the bytes are not those that the status document announces.
         """
         download = output if isinstance(output, Download) else Download(output)
-        return self._session.run(flows.result(job_id, service_type, download, self._patience))
+        return self._session.run(flows.result(job_id, place_of(service_type, pipeline), download, self._patience))
 
-    def events(self, job_id: str, *, service_type: str | None = None, last_event_id: str = "") -> Iterator[Event]:
+    def events(
+        self, job_id: str, *, service_type: str | None = None, pipeline: str | None = None, last_event_id: str = ""
+    ) -> Iterator[Event]:
         """The job's changes as they happen, up to ``done``; a broken stream goes on where it stopped.
 
         Raises:
             Gone, NotFound: the job, or its retention, is over.
         """
-        path = self._session.run(flows.events_path(job_id, service_type, self._patience))
+        path = self._session.run(flows.events_path(job_id, place_of(service_type, pipeline), self._patience))
         yield from self._session.events(EventFeed(path, self._patience, last_event_id))
 
-    def cancel(self, job_id: str, *, service_type: str | None = None) -> Job:
+    def cancel(self, job_id: str, *, service_type: str | None = None, pipeline: str | None = None) -> Job:
         """Cancel; a running job ends soon after (``cancel_requested``).
 
         Raises:
             Conflict: another verdict was reached.
         """
-        return self._session.run(flows.cancel(job_id, service_type, self._patience))
+        return self._session.run(flows.cancel(job_id, place_of(service_type, pipeline), self._patience))
 
     def jobs(
         self,
@@ -131,7 +147,11 @@ class Client:
 
     def models(self) -> list[Model]:
         """What the server offers."""
-        return self._session.run(flows.models(self._patience))
+        return self._session.run(flows.offer(self._patience))[0]
+
+    def pipelines(self) -> list[Pipeline]:
+        """The server's pipelines, with their stages."""
+        return self._session.run(flows.offer(self._patience))[1]
 
     def close(self) -> None:
         """Close the connections."""
@@ -164,42 +184,54 @@ class AsyncClient:
         )
         self._patience = Patience(patience_seconds)
 
-    async def submit(self, file: AsyncSource, *, service_type: str, **options: Unpack[SubmitOptions]) -> Job:
+    async def submit(
+        self,
+        file: AsyncSource,
+        *,
+        service_type: str | None = None,
+        pipeline: str | None = None,
+        **options: Unpack[SubmitOptions],
+    ) -> Job:
         """See ``Client.submit``."""
-        return await self._session.run(flows.submit(file, service_type, self._patience, options))
+        return await self._session.run(flows.submit(file, place_of(service_type, pipeline), self._patience, options))
 
-    async def status(self, job_id: str, *, service_type: str | None = None) -> Job:
+    async def status(self, job_id: str, *, service_type: str | None = None, pipeline: str | None = None) -> Job:
         """See ``Client.status``."""
-        return await self._session.run(flows.status(job_id, service_type, self._patience))
+        return await self._session.run(flows.status(job_id, place_of(service_type, pipeline), self._patience))
 
     async def wait(
         self,
         job_id: str,
         *,
         service_type: str | None = None,
+        pipeline: str | None = None,
         timeout_seconds: float | None = None,
         on_change: Callable[[Job], None] | None = None,
     ) -> Job:
         """See ``Client.wait``."""
-        return await self._session.run(flows.wait(job_id, service_type, timeout_seconds, self._patience, on_change))
+        return await self._session.run(
+            flows.wait(job_id, place_of(service_type, pipeline), timeout_seconds, self._patience, on_change)
+        )
 
-    async def result(self, job_id: str, output: BinaryIO | Download, *, service_type: str | None = None) -> ResultFacts:
+    async def result(
+        self, job_id: str, output: BinaryIO | Download, *, service_type: str | None = None, pipeline: str | None = None
+    ) -> ResultFacts:
         """See ``Client.result``."""
         download = output if isinstance(output, Download) else Download(output)
-        return await self._session.run(flows.result(job_id, service_type, download, self._patience))
+        return await self._session.run(flows.result(job_id, place_of(service_type, pipeline), download, self._patience))
 
     async def events(
-        self, job_id: str, *, service_type: str | None = None, last_event_id: str = ""
+        self, job_id: str, *, service_type: str | None = None, pipeline: str | None = None, last_event_id: str = ""
     ) -> AsyncIterator[Event]:
         """See ``Client.events``."""
-        path = await self._session.run(flows.events_path(job_id, service_type, self._patience))
+        path = await self._session.run(flows.events_path(job_id, place_of(service_type, pipeline), self._patience))
         async with aclosing(self._session.events(EventFeed(path, self._patience, last_event_id))) as events:
             async for event in events:
                 yield event
 
-    async def cancel(self, job_id: str, *, service_type: str | None = None) -> Job:
+    async def cancel(self, job_id: str, *, service_type: str | None = None, pipeline: str | None = None) -> Job:
         """See ``Client.cancel``."""
-        return await self._session.run(flows.cancel(job_id, service_type, self._patience))
+        return await self._session.run(flows.cancel(job_id, place_of(service_type, pipeline), self._patience))
 
     async def jobs(
         self,
@@ -221,7 +253,11 @@ class AsyncClient:
 
     async def models(self) -> list[Model]:
         """See ``Client.models``."""
-        return await self._session.run(flows.models(self._patience))
+        return (await self._session.run(flows.offer(self._patience)))[0]
+
+    async def pipelines(self) -> list[Pipeline]:
+        """See ``Client.pipelines``."""
+        return (await self._session.run(flows.offer(self._patience)))[1]
 
     async def aclose(self) -> None:
         """Close the connections."""

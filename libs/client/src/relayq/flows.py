@@ -9,11 +9,13 @@ from datetime import datetime
 from typing import Any, Final, TypeAlias, TypedDict
 from urllib.parse import quote
 
+import msgspec
+
 from queuecore.clock import monotonic
 from relayq.download import Download
 from relayq.errors import NotFound, UnexpectedAnswer, WaitTimeout
 from relayq.exchange import Exchange, Flow, Patience, Pause, accepted, exchanged, retry_after_seconds
-from relayq.job import Job, JobPage, Model, ResultFacts, job_of
+from relayq.job import Job, JobPage, Model, Pipeline, ResultFacts, job_of, place_of
 from relayq.upload import AsyncSource, Progress, Upload, multipart
 
 POLL_SECONDS: Final = 30
@@ -32,14 +34,20 @@ class SubmitOptions(TypedDict, total=False):
     deadline: Moment | None
     ordering_key: str | None  # jobs of one key run one after the other
     callback_url: str | None
+    content_class: str | None  # of a queue ordered by priority
+    dedup_key: str | None  # names the item; who names it again is answered with the first job
+    force: bool  # take the item again
+    fresh: bool  # run although a result of the same request is kept
     idempotency_key: str | None  # a repeat with the same key gives the same job; made when left out, "" = none
     filename: str | None
     content_type: str | None
     progress: Progress | None  # called with (sent bytes, size) as the file goes out
 
 
-def submit(file: AsyncSource, service_type: str, patience: Patience, options: SubmitOptions) -> Flow[Job]:
-    """``POST /jobs/{service_type}``."""
+def submit(file: AsyncSource, place: str | None, patience: Patience, options: SubmitOptions) -> Flow[Job]:
+    """``POST /jobs/{service_type}`` or ``POST /pipelines/{pipeline}``."""
+    if place is None:
+        raise ValueError("service_type or pipeline: one of them says what is to be done")
     upload = Upload.of(file, filename=options.get("filename"), content_type=options.get("content_type"))
     priority, params, key = options.get("priority"), options.get("params"), options.get("idempotency_key")
     if key is None:
@@ -53,12 +61,18 @@ def submit(file: AsyncSource, service_type: str, patience: Patience, options: Su
         "deadline": _moment("deadline", options.get("deadline")),
         "ordering_key": options.get("ordering_key"),
         "callback_url": options.get("callback_url"),
+        "content_class": options.get("content_class"),
+        "dedup_key": options.get("dedup_key"),
+        "force": "true" if options.get("force") else None,
     }
     fields = {name: value for name, value in named.items() if value is not None}
+    headers = {"idempotency-key": key} if key else {}
+    if options.get("fresh"):
+        headers["cache-control"] = "no-cache"
     request = Exchange(
         "POST",
-        f"/jobs/{quote(service_type, safe='')}",
-        headers={"idempotency-key": key} if key else {},
+        place,
+        headers=headers,
         body=multipart(fields, upload, options.get("progress")),
         key=key,
         repeatable=bool(key) and upload.repeatable,
@@ -72,25 +86,27 @@ def new_idempotency_key() -> str:
     return secrets.token_hex(16)
 
 
-def status(job_id: str, service_type: str | None, patience: Patience) -> Flow[Job]:
-    """``GET /jobs/{service_type}/{id}``; without a service type, each one of the server's is asked."""
-    if service_type is not None:
-        reply = accepted((yield from exchanged(Exchange("GET", _path(job_id, service_type)), patience)))
+def status(job_id: str, place: str | None, patience: Patience) -> Flow[Job]:
+    """``GET {place}/{id}``; without a place, each service type and pipeline of the server's is asked."""
+    if place is not None:
+        reply = accepted((yield from exchanged(Exchange("GET", _path(job_id, place)), patience)))
         return job_of(reply.json(), reply.headers.get("etag", ""))
     missing: NotFound | None = None
-    for name in dict.fromkeys(model.service_type for model in (yield from models(patience))):
+    offered, pipelines = yield from offer(patience)
+    places = [place_of(model.service_type, None) for model in offered] + [place_of(None, one.name) for one in pipelines]
+    for one in dict.fromkeys(places):
         try:
-            return (yield from status(job_id, name, patience))
+            return (yield from status(job_id, one, patience))
         except NotFound as error:
             missing = error
     if missing is None:
-        raise UnexpectedAnswer("the server offers no model, so no service type to look for the job in")
+        raise UnexpectedAnswer("the server offers no model, so no place to look for the job in")
     raise missing
 
 
 def wait(
     job_id: str,
-    service_type: str | None,
+    place: str | None,
     timeout_seconds: float | None,
     patience: Patience,
     on_change: Callable[[Job], None] | None = None,
@@ -101,8 +117,8 @@ def wait(
         WaitTimeout: none within ``timeout_seconds``.
     """
     end = None if timeout_seconds is None else monotonic() + timeout_seconds
-    job = yield from status(job_id, service_type, patience)
-    path = _path(job.job_id, job.service_type)
+    job = yield from status(job_id, place, patience)
+    path = _path(job.job_id, job.place)
     if on_change is not None:
         on_change(job)
     while not job.terminal:
@@ -125,10 +141,10 @@ def wait(
     return job
 
 
-def result(job_id: str, service_type: str | None, download: Download, patience: Patience) -> Flow[ResultFacts]:
+def result(job_id: str, place: str | None, download: Download, patience: Patience) -> Flow[ResultFacts]:
     """``GET …/result`` into ``download``, resumed after breaks and compared with the announced size and SHA-256."""
-    job = yield from status(job_id, service_type, patience)
-    path = f"{_path(job.job_id, job.service_type)}/result"
+    job = yield from status(job_id, place, patience)
+    path = f"{_path(job.job_id, job.place)}/result"
     facts = job.result or ResultFacts()
     download.size = facts.size
     resumed = download.received_bytes > 0
@@ -148,11 +164,11 @@ def result(job_id: str, service_type: str | None, download: Download, patience: 
         download.restart()
 
 
-def cancel(job_id: str, service_type: str | None, patience: Patience) -> Flow[Job]:
-    """``DELETE /jobs/{service_type}/{id}``."""
-    if service_type is None:
-        service_type = (yield from status(job_id, None, patience)).service_type
-    reply = accepted((yield from exchanged(Exchange("DELETE", _path(job_id, service_type)), patience)))
+def cancel(job_id: str, place: str | None, patience: Patience) -> Flow[Job]:
+    """``DELETE {place}/{id}``."""
+    if place is None:
+        place = (yield from status(job_id, None, patience)).place
+    reply = accepted((yield from exchanged(Exchange("DELETE", _path(job_id, place)), patience)))
     return job_of(reply.json(), reply.headers.get("etag", ""))
 
 
@@ -165,27 +181,31 @@ def jobs(query: Mapping[str, str], patience: Patience) -> Flow[JobPage]:
     return JobPage([job_of(item) for item in data["jobs"]], str(data.get("cursor") or ""))
 
 
-def models(patience: Patience) -> Flow[list[Model]]:
-    """``GET /models``."""
+def offer(patience: Patience) -> Flow[tuple[list[Model], list[Pipeline]]]:
+    """``GET /models``: what can be asked for."""
     data = accepted((yield from exchanged(Exchange("GET", "/models"), patience))).json()
     listed = data.get("models") if isinstance(data, dict) else None
     if not isinstance(listed, list):
         raise UnexpectedAnswer("not a list of models")
     try:
-        return [Model(name=str(item["name"]), service_type=str(item["service_type"]), raw=item) for item in listed]
+        models = [Model(name=str(item["name"]), service_type=str(item["service_type"]), raw=item) for item in listed]
     except (KeyError, TypeError) as error:
         raise UnexpectedAnswer("a model without name or service_type") from error
+    try:
+        return models, msgspec.convert(data.get("pipelines", []), list[Pipeline])
+    except msgspec.ValidationError as error:
+        raise UnexpectedAnswer(f"not a list of pipelines: {error}") from error
 
 
-def events_path(job_id: str, service_type: str | None, patience: Patience) -> Flow[str]:
+def events_path(job_id: str, place: str | None, patience: Patience) -> Flow[str]:
     """Of the job's event stream."""
-    if service_type is None:
-        service_type = (yield from status(job_id, None, patience)).service_type
-    return f"{_path(job_id, service_type)}/events"
+    if place is None:
+        place = (yield from status(job_id, None, patience)).place
+    return f"{_path(job_id, place)}/events"
 
 
-def _path(job_id: str, service_type: str) -> str:
-    return f"/jobs/{quote(service_type, safe='')}/{quote(job_id, safe='')}"
+def _path(job_id: str, place: str) -> str:
+    return f"{place}/{quote(job_id, safe='')}"
 
 
 def _moment(name: str, value: Moment | None) -> str | None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from datetime import datetime
 from typing import Any, Final
+from urllib.parse import quote
 
 import msgspec
 
@@ -29,8 +30,19 @@ class ResultFacts(msgspec.Struct, frozen=True):
     sha256: str = ""
 
 
+class Stage(msgspec.Struct, frozen=True, kw_only=True):
+    """What became of one stage of a pipeline's run; ``waiting`` before the run comes to it."""
+
+    stage: str
+    status: str
+    attempts: int = 0
+    queued_at: datetime | None = None
+    started_at: datetime | None = None
+    finished_at: datetime | None = None
+
+
 class Job(msgspec.Struct, frozen=True, kw_only=True):
-    """A status document. ``etag`` belongs to exactly this state of it."""
+    """A status document. ``etag`` belongs to exactly this state of it; the members of runs are empty for other jobs."""
 
     job_id: str
     service_type: str
@@ -48,6 +60,10 @@ class Job(msgspec.Struct, frozen=True, kw_only=True):
     expires_at: datetime | None = None
     error: Fault | None = None
     result: ResultFacts | None = None
+    pipeline: str | None = None
+    stage: str | None = None  # where a run stands
+    stages: list[Stage] = []
+    deduplicated: bool = False  # of a submission: the item was taken before, by this job
     etag: str = ""
     raw: dict[str, Any] = {}
 
@@ -55,6 +71,11 @@ class Job(msgspec.Struct, frozen=True, kw_only=True):
     def terminal(self) -> bool:
         """Whether a verdict was reached."""
         return self.status in TERMINAL
+
+    @property
+    def place(self) -> str:
+        """The collection that the job is in, as a path."""
+        return place_of(self.service_type, self.pipeline) or ""
 
 
 class JobPage(msgspec.Struct, frozen=True):
@@ -64,12 +85,26 @@ class JobPage(msgspec.Struct, frozen=True):
     cursor: str = ""
 
 
+class Pipeline(msgspec.Struct, frozen=True):
+    """Stages in order; each is a model."""
+
+    name: str
+    stages: list[str] = []
+
+
 class Model(msgspec.Struct, frozen=True, kw_only=True):
     """One model that a server offers."""
 
     name: str
     service_type: str
     raw: dict[str, Any] = {}
+
+
+def place_of(service_type: str | None, pipeline: str | None) -> str | None:
+    """The path of a collection of jobs, the pipeline's if there is one; None when neither is given."""
+    if pipeline is not None:
+        return f"/pipelines/{quote(pipeline, safe='')}"
+    return None if service_type is None else f"/jobs/{quote(service_type, safe='')}"
 
 
 def job_of(data: object, etag: str = "") -> Job:

@@ -30,6 +30,7 @@ for command in (job.submit, job.status, job.result, job.cancel, job.jobs, watch.
 for command in (queue.queues, queue.pause, queue.resume, queue.purge, autoscale.autoscale_plan):
     _ = app.command(rich_help_panel=QUEUES)(command)
 app.add_typer(queue.deadletter, name="deadletter", rich_help_panel=QUEUES)
+app.add_typer(queue.cache, name="cache", rich_help_panel=QUEUES)
 for command in (stack.dev, stack.demo, stack.supervise, doctor, completion):
     _ = app.command(rich_help_panel=HERE)(command)
 app.add_typer(keygen, name="keygen", rich_help_panel=HERE)

@@ -29,6 +29,10 @@ Service: TypeAlias = Annotated[
     str | None,
     typer.Option("--service", "-s", help="The job's service type; found out when left out.", show_default=False),
 ]
+Pipeline: TypeAlias = Annotated[
+    str | None,
+    typer.Option("--pipeline", "-P", help="The pipeline whose run it is; found out when left out.", show_default=False),
+]
 Output: TypeAlias = Annotated[
     str | None, typer.Option("--output", "-o", metavar="FILE", help="Where the result goes; - = standard output.")
 ]
@@ -43,6 +47,10 @@ def submit(
     service: Annotated[
         str | None,
         typer.Option("--service", "-s", help="Service type; found from --model when left out.", show_default=False),
+    ] = None,
+    pipeline: Annotated[
+        str | None,
+        typer.Option("--pipeline", "-P", help="Go through this pipeline's stages instead.", show_default=False),
     ] = None,
     model: Annotated[str | None, typer.Option("--model", "-m", help="One of `relayq models`.")] = None,
     operation: Annotated[str | None, typer.Option("--operation", help="What the model is to do.")] = None,
@@ -59,6 +67,14 @@ def submit(
         str | None, typer.Option("--ordering-key", help="Jobs of one key run one after the other.")
     ] = None,
     callback_url: Annotated[str | None, typer.Option("--callback-url", help="Told about the verdict.")] = None,
+    content_class: Annotated[
+        str | None, typer.Option("--content-class", help="api-docs or code, of a queue ordered by priority.")
+    ] = None,
+    dedup_key: Annotated[
+        str | None, typer.Option("--dedup-key", help="The item's name, such as its URL: one item, one job.")
+    ] = None,
+    force: Annotated[bool, typer.Option("--force", help="Take the item of --dedup-key again.")] = False,
+    fresh: Annotated[bool, typer.Option("--fresh", help="Run although a result of the same request is kept.")] = False,
     idempotency_key: Annotated[
         str | None,
         typer.Option("--idempotency-key", help="A repeat with the same key is the same job; made anew when left out."),
@@ -84,7 +100,7 @@ def submit(
         leave(ExitCode.USAGE, "--output needs --wait; later it is: relayq result ID --output FILE")
     key = new_idempotency_key() if idempotency_key is None else idempotency_key
     with open_client(url, api_key, header, patience_seconds=QUICK_SECONDS) as client:
-        service_type = service or _service_type(client.models(), model)
+        service_type = None if pipeline else service or _service_type(client.models(), model)
         source: str | BinaryIO = sys.stdin.buffer if file == STANDARD else file
         name = filename or ("stdin" if file == STANDARD else Path(file).name)
         try:
@@ -92,6 +108,7 @@ def submit(
                 job = client.submit(
                     source,
                     service_type=service_type,
+                    pipeline=pipeline,
                     model=model,
                     operation=operation,
                     params=parse_params(param or []),
@@ -100,6 +117,10 @@ def submit(
                     deadline=deadline,
                     ordering_key=ordering_key,
                     callback_url=callback_url,
+                    content_class=content_class,
+                    dedup_key=dedup_key,
+                    force=force,
+                    fresh=fresh,
                     idempotency_key=key,
                     filename=name,
                     content_type=content_type,
@@ -112,7 +133,8 @@ def submit(
             screen.print_json(job.raw)
         else:
             print(job.job_id, flush=True)
-            say(f"{job.status}; next: relayq status {job.job_id} --wait")
+            before = "this item's first job is " if job.deduplicated else ""
+            say(f"{before}{job.status}; next: relayq status {job.job_id} --wait")
             if key:
                 say(f"the same again is the same job, with --idempotency-key {key}")
         return
@@ -124,6 +146,7 @@ def status(
     job_id: JobId,
     *,
     service: Service = None,
+    pipeline: Pipeline = None,
     wait: Annotated[bool, typer.Option("--wait", "-w", help="Wait for the verdict.")] = False,
     timeout: Timeout = None,
     as_json: AsJson = False,
@@ -134,7 +157,7 @@ def status(
     """Show one job. With --wait: exit code 0 when it completed, 1 after another verdict, 6 when --timeout is over."""
     patience = PATIENT_SECONDS if wait else QUICK_SECONDS
     with open_client(url, api_key, header, patience_seconds=patience) as client:
-        job = client.status(job_id, service_type=service)
+        job = client.status(job_id, service_type=service, pipeline=pipeline)
         if wait and not job.terminal:
             job = _wait(client, job, timeout)
     if as_json:
@@ -150,13 +173,14 @@ def result(
     *,
     output: Output = None,
     service: Service = None,
+    pipeline: Pipeline = None,
     url: Url = DEFAULT_URL,
     api_key: ApiKey = None,
     header: Headers = None,
 ) -> None:
     """Fetch a result; a broken download goes on where it stopped. Exit code 1: there is none; 6: no verdict yet."""
     with open_client(url, api_key, header, patience_seconds=PATIENT_SECONDS) as client:
-        job = client.status(job_id, service_type=service)
+        job = client.status(job_id, service_type=service, pipeline=pipeline)
         if not job.terminal:
             leave(ExitCode.NO_VERDICT_YET, f"the job is {job.status}; wait for it: relayq status {job_id} --wait")
         if job.status != "completed":
@@ -171,6 +195,7 @@ def cancel(
     job_id: JobId,
     *,
     service: Service = None,
+    pipeline: Pipeline = None,
     as_json: AsJson = False,
     url: Url = DEFAULT_URL,
     api_key: ApiKey = None,
@@ -178,7 +203,7 @@ def cancel(
 ) -> None:
     """Cancel a job: a waiting one at once, a running one within seconds."""
     with open_client(url, api_key, header, patience_seconds=QUICK_SECONDS) as client:
-        job = client.cancel(job_id, service_type=service)
+        job = client.cancel(job_id, service_type=service, pipeline=pipeline)
     if as_json:
         screen.print_json(job.raw)
     elif job.status == "cancelled":
@@ -274,14 +299,16 @@ def _wait(client: Client, job: Job, timeout: float | None) -> Job:
             shown = text
 
     try:
-        return client.wait(job.job_id, service_type=job.service_type, timeout_seconds=timeout, on_change=tell)
+        return client.wait(
+            job.job_id, service_type=job.service_type, pipeline=job.pipeline, timeout_seconds=timeout, on_change=tell
+        )
     except KeyboardInterrupt:
         leave(ExitCode.INTERRUPTED, f"the job goes on; see: relayq status {job.job_id}, relayq cancel {job.job_id}")
 
 
 def _fetch(client: Client, job: Job, output: str) -> None:
     if output == STANDARD:
-        _ = client.result(job.job_id, sys.stdout.buffer, service_type=job.service_type)
+        _ = client.result(job.job_id, sys.stdout.buffer, service_type=job.service_type, pipeline=job.pipeline)
         _ = sys.stdout.buffer.flush()
         return
     target = Path(output)
@@ -294,7 +321,7 @@ def _fetch(client: Client, job: Job, output: str) -> None:
             download = Download(file, progress)
             while chunk := file.read(CHUNK_BYTES):
                 download.adopt(chunk)
-            facts = client.result(job.job_id, download, service_type=job.service_type)
+            facts = client.result(job.job_id, download, service_type=job.service_type, pipeline=job.pipeline)
         _ = part.replace(target)
     except OSError as error:
         leave(ExitCode.USAGE, f"--output {output}: {error.strerror}")

@@ -17,6 +17,7 @@ LETTER_COLUMNS: Final = ("job_id", "attempts", "reaps", "finished_at", "last_exi
 
 Name: TypeAlias = Annotated[str, typer.Argument(metavar="MODEL", help="The queue's model.", show_default=False)]
 
+cache = typer.Typer(no_args_is_help=True, help="Answers that are kept and used again.")
 deadletter = typer.Typer(no_args_is_help=True, help="Jobs that no relay could bring to an end.")
 
 
@@ -56,6 +57,19 @@ def purge(
         _ = typer.confirm(f"Cancel every waiting job of {model}?", abort=True)
     with open_admin(admin_url, admin_token) as admin:
         say(f"{admin.purge(model).get('purged', 0)} jobs cancelled")
+
+
+@cache.command()
+def clear(
+    model: Annotated[
+        str | None, typer.Option("--model", "-m", help="Only this model's results; everything when left out.")
+    ] = None,
+    admin_url: AdminUrl = DEFAULT_ADMIN_URL,
+    admin_token: AdminToken = None,
+) -> None:
+    """Forget kept answers; the jobs and their results stay."""
+    with open_admin(admin_url, admin_token) as admin:
+        say(f"{admin.clear_cache(model)} kept answers forgotten")
 
 
 @deadletter.command("list")

@@ -15,7 +15,7 @@ from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, Trans
 from rich.table import Table
 from rich.text import Text
 
-from relayq.job import Job
+from relayq.job import Job, Stage
 from relayq.upload import Progress as Transferred
 
 COLOURS: Final = {
@@ -68,11 +68,24 @@ def _rows(job: Job) -> Iterable[tuple[str, Text]]:
         yield "waited", Text(span((job.started_at - job.created_at).total_seconds()))
     if job.started_at and job.finished_at:
         yield "ran", Text(span((job.finished_at - job.started_at).total_seconds()))
+    if job.pipeline:
+        yield "pipeline", Text(job.pipeline)
+    for stage in job.stages:
+        yield f"  {stage.stage}", _stage(stage)
     if job.error:
         http = f" (HTTP {job.error.http_status})" if job.error.http_status else ""
         yield "error", Text(f"{job.error.code}{http}: {job.error.message}", style="red")
     if job.result and job.terminal:
         yield "result", Text(f"{size(job.result.size)} of {job.result.content_type}, sha256 {job.result.sha256}")
+
+
+def _stage(stage: Stage) -> Text:
+    text = Text(stage.status, style=COLOURS.get(stage.status, ""))
+    if stage.queued_at and stage.started_at:
+        _ = text.append(f", waited {span((stage.started_at - stage.queued_at).total_seconds())}")
+    if stage.started_at and stage.finished_at:
+        _ = text.append(f", ran {span((stage.finished_at - stage.started_at).total_seconds())}")
+    return text.append(f", {stage.attempts} attempts") if stage.attempts > 1 else text
 
 
 def print_jobs(jobs: Sequence[Job]) -> None:

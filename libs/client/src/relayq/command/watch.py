@@ -60,6 +60,9 @@ def events(
     service: Annotated[
         str | None, typer.Option("--service", "-s", help="The job's service type; found out when left out.")
     ] = None,
+    pipeline: Annotated[
+        str | None, typer.Option("--pipeline", "-P", help="The pipeline whose run it is; found out when left out.")
+    ] = None,
     last_event_id: Annotated[str, typer.Option("--after", metavar="EVENT", help="Only what came after it.")] = "",
     as_json: Lines = False,
     url: Url = DEFAULT_URL,
@@ -69,7 +72,7 @@ def events(
     """Follow one job's events to its verdict. Exit code 0 when it completed, 1 after another verdict."""
     verdict = ""
     with open_client(url, api_key, header, patience_seconds=PATIENT_SECONDS) as client:
-        for event in client.events(job_id, service_type=service, last_event_id=last_event_id):
+        for event in client.events(job_id, service_type=service, pipeline=pipeline, last_event_id=last_event_id):
             if as_json:
                 screen.print_json({"event": event.name, "id": event.id, "data": event.data})
             else:
@@ -81,9 +84,9 @@ def events(
 
 
 def _again(client: Client, job_id: str, known: Job | None, service_type: str | None) -> Job:
-    if known is not None and known.terminal:
-        return known
-    return client.status(job_id, service_type=known.service_type if known else service_type)
+    if known is None:
+        return client.status(job_id, service_type=service_type)
+    return known if known.terminal else client.status(job_id, service_type=known.service_type, pipeline=known.pipeline)
 
 
 def _follow(look: Callable[[Mapping[str, Job]], list[Job]], interval: float, *, ends: bool, as_json: bool) -> list[Job]:

@@ -29,7 +29,10 @@ async def _models(edge: Edge) -> dict[str, Any]:
     names = list(edge.config.models)
     counts = await asyncio.gather(*(edge.brokers[name].counts() for name in names))
     most = edge.settings.max_upload_bytes
-    return {"models": [_model(name, edge.config, queue, most) for name, queue in zip(names, counts, strict=True)]}
+    return {
+        "models": [_model(name, edge.config, queue, most) for name, queue in zip(names, counts, strict=True)],
+        "pipelines": [{"name": name, "stages": one.stages} for name, one in edge.config.pipelines.items()],
+    }
 
 
 def _model(name: str, config: Config, queue: QueueCounts, max_upload_bytes: int) -> dict[str, Any]:
