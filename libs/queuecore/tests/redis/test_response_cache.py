@@ -16,13 +16,22 @@ from queuecore.testing.servers import ValkeyProcess
 
 pytestmark = pytest.mark.anyio
 MANY = 100_000
-SLOW_MICROSECONDS = 10_000
+LONGEST_MICROSECONDS = 5_000  # of a step, on average: one alone may meet a busy machine
 
 
 @pytest.fixture
 def server() -> Iterator[ValkeyProcess]:
     with ValkeyProcess() as process:
         yield process
+
+
+def command_stats(text: str) -> dict[str, dict[str, float]]:
+    """``INFO commandstats``: command -> name -> value."""
+    rows = (line.split(":", 1) for line in text.splitlines() if line.startswith("cmdstat_"))
+    return {
+        name.removeprefix("cmdstat_"): {one.split("=")[0]: float(one.split("=")[1]) for one in values.split(",")}
+        for name, values in rows
+    }
 
 
 @requirement("cache:clear:bounded-steps")
@@ -36,20 +45,18 @@ async def test_forgetting_100_000_answers_takes_many_short_steps(server: ValkeyP
     kept = cache_key("b", [])
     await queue.cache.put(kept, "body", keep_ms=60_000)
     _ = await link.call("SET", "job:1", "not the cache's")
-    _ = await link.call("CONFIG", "SET", "slowlog-log-slower-than", SLOW_MICROSECONDS)
     _ = await link.call("CONFIG", "RESETSTAT")
-    _ = await link.call("SLOWLOG", "RESET")
 
     removed = await queue.cache.clear(prefix)
 
     assert removed == MANY
     assert await queue.cache.get(kept) == "body"
     assert await link.call("EXISTS", "job:1") == 1
-    slow = [entry[3][0] for entry in await link.call("SLOWLOG", "GET", 128)]
-    assert not {"SCAN", "UNLINK"} & set(slow), "a step held the server for over 10 ms"
-    stats = {line.split(":")[0]: line for line in (await link.call("INFO", "commandstats")).splitlines()}
-    assert int(stats["cmdstat_unlink"].split("calls=")[1].split(",")[0]) >= MANY // 1000
-    assert "cmdstat_keys" not in stats
+    stats = command_stats(await link.call("INFO", "commandstats"))
+    assert stats["unlink"]["calls"] >= MANY // 1000
+    assert stats["scan"]["usec_per_call"] < LONGEST_MICROSECONDS
+    assert stats["unlink"]["usec_per_call"] < LONGEST_MICROSECONDS
+    assert "keys" not in stats
     assert await queue.cache.clear() == 1
     await queue.aclose()
     await link.aclose()

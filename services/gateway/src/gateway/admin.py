@@ -47,7 +47,7 @@ BODY_BYTES: Final = 1_048_576
 CLAIMS_SHOWN: Final = 200
 REDRIVE_SECONDS: Final = 50.0
 SHORTEST_TOKEN: Final = 16
-QUEUES: Final = "GET /queues"
+QUEUES: Final = "/queues"
 
 
 class RedriveOrder(msgspec.Struct, frozen=True, forbid_unknown_fields=True):

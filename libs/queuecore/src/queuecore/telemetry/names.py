@@ -137,7 +137,7 @@ METRICS: Final[tuple[Metric, ...]] = (
     Metric("relayq_jobs_submitted_total", "counter", ("model",), "Jobs accepted.", "gateway"),
     Metric("relayq_submissions_refused_total", "counter", ("reason",), "Submissions refused.", "gateway"),
     Metric(
-        "relayq_cache_requests_total", "counter", ("endpoint", "outcome"),
+        "relayq_cache_requests_total", "counter", ("route", "outcome"),
         "Requests that a kept answer could serve: hit or miss.", "gateway",
     ),
     Metric("relayq_upload_bytes_total", "counter", ("model",), "Bytes of accepted inputs.", "gateway"),

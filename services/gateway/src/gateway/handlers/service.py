@@ -15,7 +15,7 @@ from gateway.problems import RETRY_SECONDS, Refusal
 from queuecore.broker import QueueCounts
 from queuecore.config import Config
 
-MODELS: Final = "GET /models"
+MODELS: Final = "/models"
 
 
 async def models(request: Request) -> Response:

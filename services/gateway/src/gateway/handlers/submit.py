@@ -43,7 +43,7 @@ _log = logging.getLogger(__name__)
 
 SUBMIT_PAUSES_SECONDS: Final = (0.05, 0.1, 0.2, 0.4, 0.8)
 EARLY_ADMISSION_BYTES: Final = 1_048_576
-CACHED: Final = "POST /jobs"
+CACHED: Final = "/jobs/{service_type}"
 
 
 class Origin(NamedTuple):

@@ -50,7 +50,7 @@ local until_ms = item ~= "" and ARGV[9] ~= "1" and redis.call("ZSCORE", KEYS[4],
 if until_ms and tonumber(until_ms) > now_ms(ARGV[12]) then
   return { "duplicate", redis.call("HGET", "dedup:jobs", item) or "" }
 end
-local answering = reusable(KEYS[5], ARGV[10], ARGV[11], now_ms(ARGV[12]))
+local answering = reusable(KEYS[5], ARGV[10], ARGV[11], ARGV[12])
 if answering then
   return { "cached", answering }
 end

@@ -1,14 +1,14 @@
 -- Results that are used again (ADR 0009): cache:<endpoint_hash>:<params_hash> names the job whose result answers such a
 -- request. From submission to verdict it does not expire, so that whoever asks meanwhile shares the one run.
 
--- reusable(key, keep_ms, fresh, now): the job that answers such a request; nil when it has to run.
-local function reusable(key, keep_ms, fresh, now)
+-- reusable(key, keep_ms, fresh, clock): the job that answers such a request; nil when it has to run.
+local function reusable(key, keep_ms, fresh, clock)
   local id = keep_ms ~= "" and fresh ~= "1" and redis.call("GET", key)
   local row = id and redis.call("HMGET", "job:" .. id, "status", "finished_at", "cancel_requested")
   if not row or not row[1] or row[3] == "1" then
     return nil
   end
-  if row[1] == "completed" and tonumber(row[2]) + tonumber(keep_ms) <= now then
+  if row[1] == "completed" and tonumber(row[2]) + tonumber(keep_ms) <= now_ms(clock) then
     return nil
   end
   return id
