@@ -95,6 +95,15 @@ def test_an_item_its_class_and_a_fresh_run_are_asked_for() -> None:
     assert sent == {"dedup_key": "https://h/ü", "force": "true", "content_class": "code", "priority": "high"}
     assert asked[0].headers["cache-control"] == "no-cache"
     assert job.deduplicated
+    assert not job.reused
+
+
+def test_a_kept_answer_is_told_from_a_run() -> None:
+    relayq, _ = client(
+        httpx.Response(200, json=document(), headers={"X-Cache": "hit"}),
+        httpx.Response(202, json=document(), headers={"X-Cache": "miss"}),
+    )
+    assert [relayq.submit(b"x", service_type="transcription").reused for _ in range(2)] == [True, False]
 
 
 def test_a_run_is_sent_to_its_pipeline_and_its_stages_are_typed() -> None:

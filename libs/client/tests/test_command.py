@@ -119,8 +119,13 @@ STAGES = [
 
 
 @contextmanager
-def stub(**job: Any) -> Generator[tuple[str, list[str]], None, None]:
-    """A server that has one job, ``job``; (its URL, the request lines it saw)."""
+def stub(
+    *, x_cache: str | None = None, sent: list[dict[str, str]] | None = None, **job: Any
+) -> Generator[tuple[str, list[str]], None, None]:
+    """A server that has one job, ``job``; (its URL, the request lines it saw).
+
+    A submission is answered with this ``X-Cache``; its fields and its ``Cache-Control`` are added to ``sent``.
+    """
     seen: list[str] = []
     document = {"job_id": JOB, "service_type": "transcription", "model": "whisper", "status": "completed", **job}
 
@@ -136,7 +141,10 @@ def stub(**job: Any) -> Generator[tuple[str, list[str]], None, None]:
 
         def answer(self) -> None:
             seen.append(f"{self.command} {self.path}")
-            _ = self.rfile.read(int(self.headers.get("content-length", "0")))
+            body = self.rfile.read(int(self.headers.get("content-length", "0")))
+            if self.command == "POST" and sent is not None:
+                fields = re.findall(r'name="(\w+)"\r\n\r\n(.*)\r\n', body.decode())
+                sent.append(dict(fields) | {"cache-control": self.headers.get("cache-control", "")})
             if self.path == "/models":
                 self.send(200, MODELS)
             elif self.path.endswith("/events"):
@@ -163,6 +171,8 @@ def stub(**job: Any) -> Generator[tuple[str, list[str]], None, None]:
             self.send_response(status)
             self.send_header("content-type", content_type)
             self.send_header("content-length", str(len(body)))
+            if x_cache and self.command == "POST":
+                self.send_header("x-cache", x_cache)
             self.end_headers()
             _ = self.wfile.write(body)
 
@@ -217,7 +227,39 @@ def test_a_duplicate_is_said_and_names_the_first_job() -> None:
     with stub(deduplicated=True) as (url, _):
         done = run("submit", __file__, "--service", "transcription", "--dedup-key", "https://h/a", "--url", url)
     assert (done.returncode, done.stdout.decode()) == (0, f"{JOB}\n")
-    assert b"this item's first job is completed" in done.stderr
+    assert b"this item's first job (--force takes it again) is completed" in done.stderr
+    assert b"--idempotency-key" not in done.stderr, "a duplicate leaves the key free"
+
+
+@pytest.mark.parametrize("waiting", [(), ("--wait",)])
+def test_an_answer_of_an_equal_requests_job_is_said_and_a_run_of_its_own_is_not(waiting: tuple[str, ...]) -> None:
+    words = b"an equal request's job (--fresh runs it anew)"
+    asked = ("submit", __file__, "--service", "transcription", *waiting)
+    with stub(x_cache="hit") as (url, _):
+        hit = run(*asked, "--url", url)
+    with stub(x_cache="miss") as (url, _):
+        miss = run(*asked, "--url", url)
+    assert (hit.returncode, miss.returncode) == (0, 0)
+    assert (words in hit.stderr, words in miss.stderr) == (True, False)
+    assert b"--idempotency-key" not in hit.stderr, "a hit leaves the key free"
+    assert (b"--idempotency-key" in miss.stderr) == (not waiting)
+
+
+def test_each_option_of_a_submission_goes_to_the_server_under_its_own_name(tmp_path: Path) -> None:
+    file = tmp_path / "a.txt"
+    _ = file.write_bytes(b"x")
+    sent: list[dict[str, str]] = []
+    options = {"priority": "critical", "content_class": "code", "dedup_key": "https://h/ü", "ordering_key": "o"}
+    named = [word for name, value in options.items() for word in (f"--{name.replace('_', '-')}", value)]
+    with stub(sent=sent) as (url, _):
+        _ = run("submit", file, "--service", "transcription", *named, "--url", url)
+        _ = run("submit", file, "--service", "transcription", *named, "--force", "--url", url)
+        _ = run("submit", file, "--service", "transcription", "--fresh", "--url", url)
+    assert sent == [
+        options | {"cache-control": ""},
+        options | {"force": "true", "cache-control": ""},
+        {"cache-control": "no-cache"},
+    ]
 
 
 def test_kept_answers_are_forgotten_of_one_model_or_all() -> None:

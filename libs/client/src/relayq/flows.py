@@ -78,7 +78,8 @@ def submit(file: AsyncSource, place: str | None, patience: Patience, options: Su
         repeatable=bool(key) and upload.repeatable,
     )
     reply = accepted((yield from exchanged(request, patience)))
-    return job_of(reply.json(), reply.headers.get("etag", ""))
+    job = job_of(reply.json(), reply.headers.get("etag", ""))
+    return msgspec.structs.replace(job, reused=reply.headers.get("x-cache") == "hit")
 
 
 def new_idempotency_key() -> str:

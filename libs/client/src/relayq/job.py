@@ -64,6 +64,7 @@ class Job(msgspec.Struct, frozen=True, kw_only=True):
     stage: str | None = None  # where a run stands
     stages: list[Stage] = []
     deduplicated: bool = False  # of a submission: the item was taken before, by this job
+    reused: bool = False  # of a submission: an equal request's job answers it (`X-Cache: hit`)
     etag: str = ""
     raw: dict[str, Any] = {}
 

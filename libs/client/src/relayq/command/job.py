@@ -60,7 +60,13 @@ def submit(
             "--param", "-p", metavar="NAME=VALUE", help="For the model; VALUE is JSON when it reads as JSON, else text."
         ),
     ] = None,
-    priority: Annotated[str | None, typer.Option("--priority", help="true; or the transport's own words.")] = None,
+    priority: Annotated[
+        str | None,
+        typer.Option(
+            "--priority",
+            help="true; normal, high or critical for a sorted set or pipeline, normal or high for a stream.",
+        ),
+    ] = None,
     not_before: Annotated[str | None, typer.Option("--not-before", metavar="TIME", help="RFC 3339.")] = None,
     deadline: Annotated[str | None, typer.Option("--deadline", metavar="TIME", help="RFC 3339.")] = None,
     ordering_key: Annotated[
@@ -133,9 +139,9 @@ def submit(
             screen.print_json(job.raw)
         else:
             print(job.job_id, flush=True)
-            before = "this item's first job is " if job.deduplicated else ""
-            say(f"{before}{job.status}; next: relayq status {job.job_id} --wait")
-            if key:
+            whose = _whose(job)
+            say(f"{whose and f'{whose} is '}{job.status}; next: relayq status {job.job_id} --wait")
+            if key and not whose:  # the answer of another submission's job leaves the key free
                 say(f"the same again is the same job, with --idempotency-key {key}")
         return
     with open_client(url, api_key, header, patience_seconds=PATIENT_SECONDS) as client:
@@ -272,7 +278,8 @@ def _service_type(found: Sequence[Model], name: str | None) -> str:
 
 
 def _finish(client: Client, job: Job, timeout: float | None, output: str | None, *, as_json: bool) -> None:
-    say(f"job {job.job_id}")
+    whose = _whose(job)
+    say(f"job {job.job_id}{whose and f', {whose}'}")
     job = _wait(client, job, timeout)
     if as_json:
         screen.print_json(job.raw)
@@ -331,3 +338,10 @@ def _fetch(client: Client, job: Job, output: str) -> None:
 def _no_result(job: Job) -> str:
     why = f": {job.error.code}: {job.error.message}" if job.error else ""
     return f"the job is {job.status}{why}"
+
+
+def _whose(job: Job) -> str:
+    """Of a submission's answer: which other submission made this job; "" when this one did."""
+    if job.deduplicated:
+        return "this item's first job (--force takes it again)"
+    return "an equal request's job (--fresh runs it anew)" if job.reused else ""
