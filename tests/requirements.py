@@ -248,6 +248,9 @@ GUARANTEES: Final[Mapping[str, Guarantee]] = {
         "Notices at least once, one id",
         "Every verdict makes one outbox event `<id>:<generation>`, delivered until acknowledged.",
         {
+            "notice:erase:told-as-it-was": Requirement(
+                "A webhook tells of the verdict as it was, though the job was erased, expired or redriven since."
+            ),
             "notice:any:one-event-per-verdict": Requirement("Each verdict appends one event with the verdict's id."),
             "notice:events:until-acknowledged": Requirement(
                 "An event whose consumer died is given to another; an acknowledged one is gone."

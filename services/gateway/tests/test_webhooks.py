@@ -109,6 +109,22 @@ async def test_verdict_is_told_once_with_headers_that_the_reference_verifies(sta
     assert detail["body"] == body
 
 
+@requirement("notice:erase:told-as-it-was")
+async def test_client_that_deletes_its_job_at_once_is_told_all_the_same() -> None:
+    queue = MemoryQueue(ManualClock())
+    async with receiving(answers(200)) as receiver:
+        async with open_stack(queue=queue, webhook_allow="127.0.0.1") as stack:
+            await stack.gateway.tasks.stop()  # as a gateway that died
+            event_id = await finished(stack, receiver.url)
+            gone = await stack.client.delete(f"/jobs/echo/{event_id.removesuffix(':1')}/result")
+            assert gone.status_code == 204
+        async with open_stack(queue=queue, webhook_allow="127.0.0.1") as another:
+            _ = await reaches(another, event_id, "delivered")
+
+    (seen,) = receiver.seen
+    assert json.loads(seen.body)["data"]["status"] == "completed"
+
+
 # w02
 @requirement("webhook:retry:same-bytes-fresh-signature")
 async def test_failures_are_retried_with_the_same_id_and_bytes_and_a_fresh_signature(stack: Stack) -> None:

@@ -205,7 +205,10 @@ class QueueCounts(NamedTuple):
 
 
 class OutboxEvent(NamedTuple):
-    """One verdict. ``entry`` acknowledges it; ``event_id`` (`<id>:<generation>`) is what receivers de-duplicate by."""
+    """One verdict. ``entry`` acknowledges it; ``event_id`` (`<id>:<generation>`) is what receivers de-duplicate by.
+
+    ``record`` is that of a client who wants to be told, as it was at the verdict: it may be erased or redriven since.
+    """
 
     entry: str
     event_id: str
@@ -213,6 +216,7 @@ class OutboxEvent(NamedTuple):
     status: Status
     finished_at: int
     deliveries: int = 1
+    record: JobRecord | None = None
 
 
 class JobPage(NamedTuple):

@@ -1,7 +1,7 @@
 """Verdicts, taken from each queue's outbox: every one reaches some gateway at least once (G9).
 
-One round: read events, read their records, acknowledge, count. Whatever must happen at least once for a verdict comes
-between reading and acknowledging; the counters come behind it, so that a round which is repeated counts nothing twice.
+One round: read events, plan webhooks, acknowledge, count. Whatever must happen at least once for a verdict comes
+between reading and acknowledging; the counters come behind it: a round which is repeated counts nothing twice.
 """
 
 from __future__ import annotations
@@ -63,19 +63,17 @@ class Outbox:
         events = await self._broker.events(self._consumer, wait_seconds=wait_seconds)
         if not events:
             return 0
+        await self._plan(events)
         records = await self._server.records([event.job_id for event in events])
-        await self._plan(events, records)
         await self._broker.acknowledge([event.entry for event in events])
         self._count(events, records)
         return len(events)
 
-    async def _plan(self, events: Sequence[OutboxEvent], records: Mapping[str, JobRecord | None]) -> None:
+    async def _plan(self, events: Sequence[OutboxEvent]) -> None:
         """What must happen before the verdicts are acknowledged: clients that asked are going to be told."""
         for event in events:
-            record = records.get(event.job_id)
-            notice = notice_of(event, record) if record else None
-            if notice is not None:
-                await self._plan_notice(notice)
+            if event.record is not None:
+                await self._plan_notice(notice_of(event, event.record))
 
     def _count(self, events: Sequence[OutboxEvent], records: Mapping[str, JobRecord | None]) -> None:
         for event in events:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
@@ -12,7 +13,7 @@ from queuecore.errors import ScriptContractError
 from queuecore.job import Status
 from queuecore.redis.client import Link
 from queuecore.redis.keys import QueueKeys
-from queuecore.redis.records import fields_of
+from queuecore.redis.records import fields_of, tolerant_record
 
 GROUP: Final = "gateway"
 _REDELIVER_AFTER_MS: Final = 60_000
@@ -74,7 +75,8 @@ def _event(entry: str, flat: Any, deliveries: int) -> OutboxEvent | None:
     fields = fields_of(flat)
     try:
         return OutboxEvent(
-            entry, fields["event"], fields["job_id"], Status(fields["status"]), int(fields["finished_at"]), deliveries
-        )
+            entry, fields["event"], fields["job_id"], Status(fields["status"]), int(fields["finished_at"]), deliveries,
+            tolerant_record({"id": fields["job_id"]} | json.loads(fields["record"])) if "record" in fields else None,
+        )  # fmt: skip
     except (KeyError, ValueError):
         return OutboxEvent(entry, "", "", Status.FAILED, 0, deliveries)  # not ours: acknowledged and gone

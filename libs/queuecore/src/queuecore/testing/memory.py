@@ -462,7 +462,10 @@ class MemoryBroker(Broker):
                         _ = await self.queue.arrival.wait()
             except TimeoutError:
                 return []
-        given = [OutboxEvent(event.event_id, *event) for event in outbox[:limit]]
+        given = [
+            OutboxEvent(event.event_id, *event[:4], record=event.told and record_of(self.model, event.told))
+            for event in outbox[:limit]
+        ]
         del outbox[:limit]
         self._unacknowledged |= {event.entry: event for event in given}
         return given

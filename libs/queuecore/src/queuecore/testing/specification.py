@@ -101,6 +101,7 @@ class Event(NamedTuple):
     job_id: str
     status: Status
     finished_at: int
+    told: Job | None = None  # as it is now, of a client that asked to be told
 
 
 @dataclass
@@ -392,7 +393,8 @@ class Specification:
             del self.state.seen[job.item]
         if status is not Status.COMPLETED and self.state.reusable.get(job.cache_key) == job.id:
             del self.state.reusable[job.cache_key]
-        self.state.outbox.append(Event(f"{job.id}:{job.generation}", job.id, status, now))
+        told = replace(job) if dict(job.fields).get("callback_url") else None
+        self.state.outbox.append(Event(f"{job.id}:{job.generation}", job.id, status, now, told))
         self.let_next_in(job, now)
         self.state.changes.append(("completed", job.id))
 

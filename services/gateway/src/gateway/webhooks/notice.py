@@ -12,13 +12,8 @@ from queuecore.job import JobRecord
 from queuecore.notice import NewNotice
 
 
-def notice_of(event: OutboxEvent, record: JobRecord) -> NewNotice | None:
-    """What its client is told of this verdict; None when it did not ask to be told."""
-    if not record.callback_url:
-        return None
-    if record.event_id != event.event_id:
-        # Redriven since: the record is of the next generation, the verdict was of this one.
-        record = msgspec.structs.replace(record, status=event.status, finished_at=event.finished_at)
+def notice_of(event: OutboxEvent, record: JobRecord) -> NewNotice:
+    """What its client is told of this verdict; ``record`` is as it was then."""
     body = {
         "type": f"job.{event.status}",
         "timestamp": rfc3339(event.finished_at),

@@ -3,6 +3,19 @@
 -- @include item
 -- @include reuse
 
+-- announce(base, id, rec, status, now): the verdict is told at least once (G9). A client that asked for it is told what
+-- the record says now, whatever becomes of the record until then: the entry carries it, without what the client sent.
+local function announce(base, id, rec, status, now)
+  local entry = { "event", id .. ":" .. (rec.generation or "1"), "job_id", id, "status", status, "finished_at", ms(now) }
+  if rec.callback_url then
+    local told = read_record("job:" .. id)
+    told.params = nil
+    entry[#entry + 1] = "record"
+    entry[#entry + 1] = cjson.encode(told)
+  end
+  redis.call("XADD", base .. ":outbox", "*", unpack(entry))
+end
+
 -- verdict(base, id, rec, status, fields, now, retain_ms, tombstone_ms): fields is a flat list of names and values.
 local function verdict(base, id, rec, status, fields, now, retain_ms, tombstone_ms)
   local key, model = "job:" .. id, string.sub(base, 7)
@@ -26,8 +39,7 @@ local function verdict(base, id, rec, status, fields, now, retain_ms, tombstone_
     "model", model, "service_type", rec.service_type or "", "tenant", rec.tenant or "",
     "pipeline", rec.pipeline or "")
   redis.call("PEXPIRE", key .. ":gone", retain_ms + tombstone_ms)
-  redis.call("XADD", base .. ":outbox", "*", "event", id .. ":" .. (rec.generation or "1"), "job_id", id,
-    "status", status, "finished_at", ms(now))
+  announce(base, id, rec, status, now)
   let_next_in(base, id, rec, now)
   local result, problem = cjson.null, cjson.null
   for i = 1, #fields, 2 do
