@@ -15,6 +15,7 @@ from typing import Any, Final, TypeVar, cast
 
 import docker
 import docker.errors
+import httpx
 from docker.models.containers import Container
 
 ROOT: Final = Path(__file__).resolve().parent.parent.parent
@@ -22,6 +23,7 @@ ARTIFACTS: Final = ROOT / "artifacts" / "e2e"
 PROJECT: Final = "relayq-e2e"
 MODEL: Final = "whisper-large-v3"
 LEASE_SECONDS: Final = 10  # of models.yaml beside this file
+OTHER_MODELS: Final = ("by-deadline", "by-arrival", "chunk", "keep")  # one of each other transport, and two stages
 PODS: Final = (1, 2, 3)
 RECEIVER: Final = "receiver:9000"  # of webhooks
 T = TypeVar("T")
@@ -210,9 +212,17 @@ class Cluster:
                 "outbox": "XLEN",
             }.items()
         }
+        for model in OTHER_MODELS:
+            state = self.queue(model)
+            lengths |= {f"{model} {name}": count for name, count in state["depths"].items() if name != "deadletter"}
         lengths[f"{base}:lease:*"] = len(self.keys(f"{base}:lease:*"))
         lengths[f"{base}:ordered:*"] = len(self.keys(f"{base}:ordered:*"))
         return lengths
+
+    def queue(self, model: str) -> dict[str, Any]:
+        """What the admin port tells of a model's queue."""
+        headers = {"authorization": f"Bearer {self.admin_token}"}
+        return httpx.get(f"{self.admin_url}/queues/{model}", headers=headers, timeout=10).raise_for_status().json()
 
     def keys(self, pattern: str) -> list[str]:
         """All keys that match."""

@@ -38,8 +38,19 @@ def content_of(tag: str) -> bytes:
 class Workload:
     """Submits and observes. Safe for use by many threads."""
 
-    def __init__(self, cluster: Cluster, history: History, *, timeout_seconds: float = 60) -> None:
+    def __init__(
+        self,
+        cluster: Cluster,
+        history: History,
+        *,
+        place: str = f"jobs/{SERVICE}",
+        model: str = MODEL,
+        timeout_seconds: float = 60,
+    ) -> None:
+        """``place`` is where jobs are posted; ``model`` "" names none."""
         self._cluster = cluster
+        self._place = place
+        self._model = model
         self.history = history
         self._http = httpx.Client(
             base_url=cluster.url,
@@ -61,9 +72,9 @@ class Workload:
         _ = self.history.add("submit", "invoked", tag=tag)
         try:
             answer = self._http.post(
-                f"/jobs/{SERVICE}",
+                f"/{self._place}",
                 data={
-                    "model": MODEL,
+                    **({"model": self._model} if self._model else {}),
                     "tag": tag,
                     "callback_url": CALLBACK,
                     **{name: str(value) for name, value in (params or {}).items()},
@@ -97,7 +108,7 @@ class Workload:
     def read(self, job_id: str) -> dict[str, Any] | None:
         """The status document, recorded when it tells something new or the end; None when there is no good answer."""
         try:
-            answer = self._http.get(f"/jobs/{SERVICE}/{job_id}")
+            answer = self._http.get(f"/{self._place}/{job_id}")
         except httpx.ConnectError as error:
             _ = self.history.add("read", "refused", job_id=job_id, detail=repr(error))
             return None
@@ -128,7 +139,7 @@ class Workload:
     def cancel(self, job_id: str) -> int:
         """DELETE the job; the answer's status, 0 when there was none."""
         try:
-            answer = self._http.delete(f"/jobs/{SERVICE}/{job_id}")
+            answer = self._http.delete(f"/{self._place}/{job_id}")
         except httpx.HTTPError as error:
             _ = self.history.add("cancel", "unknown", job_id=job_id, detail=repr(error))
             return 0
@@ -146,7 +157,7 @@ class Workload:
 
     def result(self, job_id: str) -> bytes:
         """The result's bytes; raises when there is none."""
-        return self._http.get(f"/jobs/{SERVICE}/{job_id}/result").raise_for_status().content
+        return self._http.get(f"/{self._place}/{job_id}/result").raise_for_status().content
 
     def ready(self) -> httpx.Response:
         """The readiness of whichever gateway answers."""
@@ -168,6 +179,19 @@ class Workload:
         except AssertionError:
             wanted = " or ".join(statuses)
             raise AssertionError(f"job {job_id} is not {wanted} after {within_seconds} s: {last}") from None
+        assert last is not None
+        return last
+
+    def at_stage(self, job_id: str, stage: str, *, within_seconds: float) -> dict[str, Any]:
+        """Read until a relay runs this stage of the run; that document."""
+        last: dict[str, Any] | None = None
+
+        def there() -> bool:
+            nonlocal last
+            last = self.read(job_id)
+            return last is not None and (last["stage"], last["status"]) == (stage, "processing")
+
+        _ = eventually(there, within=within_seconds, every=0.02, what=f"{job_id} runs at {stage}")
         assert last is not None
         return last
 
