@@ -296,6 +296,9 @@ GUARANTEES: Final[Mapping[str, Guarantee]] = {
         "Three structures, one contract",
         "Failures that people reported of queues on sorted sets and streams, each as a test by name.",
         {
+            "e2e:transports:pod-killed": Requirement(
+                "In containers: a pod killed mid-job is replaced on sorted set and stream, and at each stage of a pipeline."
+            ),
             "transport:claim:lapsed-deadline": Requirement(
                 "A job whose deadline passed while it ran is not sent to and fro: it ends deadline_exceeded."
             ),

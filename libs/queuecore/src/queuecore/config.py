@@ -246,10 +246,11 @@ def _section(sections: Mapping[str, Any], name: str, cls: type[T], problems: lis
 
 def _make_stages(models: object, stages: Set[str], problems: list[str]) -> None:
     """A model that a pipeline names has the layout of seed 004, which nobody chooses, and three attempts."""
-    for name, model in cast("dict[object, object]", models if isinstance(models, dict) else {}).items():
+    known = cast("dict[object, object]", models if isinstance(models, dict) else {})
+    for name, model in known.items():
         if not isinstance(model, dict):
             continue
-        fields = cast("dict[str, object]", model)
+        fields = known[name] = dict(cast("dict[str, object]", model))  # two models may be one YAML anchor
         if name not in stages:
             if fields.get("transport") == "stage":
                 problems.append(f"models.{name}.transport: 'stage' is that of models which a pipeline names")
@@ -257,9 +258,9 @@ def _make_stages(models: object, stages: Set[str], problems: list[str]) -> None:
         if "transport" in fields:
             problems.append(f"models.{name}.transport: a pipeline names this model, and stages have one of their own")
         fields["transport"] = "stage"
-        retries = fields.setdefault("retries", {})
+        retries = fields.get("retries", {})
         if isinstance(retries, dict):
-            _ = cast("dict[str, object]", retries).setdefault("max_attempts", STAGE_ATTEMPTS)
+            fields["retries"] = {"max_attempts": STAGE_ATTEMPTS} | cast("dict[str, object]", retries)
 
 
 def _mapping(value: object, where: str, problems: list[str]) -> dict[str, Any]:

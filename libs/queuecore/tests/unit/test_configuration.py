@@ -104,6 +104,19 @@ def test_a_missing_file_is_named() -> None:
         _ = load_config("/nowhere")
 
 
+def test_models_may_share_a_yaml_anchor() -> None:
+    text = """
+models:
+  one: &stage {service_type: s, operations: {go: /go}}
+  two: *stage
+  three: {<<: *stage, transport: stream}
+pipelines: {p: {stages: [one, two]}}
+"""
+    config = parse_config(text)
+
+    assert [model.transport for model in config.models.values()] == ["stage", "stage", "stream"]
+
+
 def test_a_file_that_is_whole_is_loaded(tmp_path: Path) -> None:
     path = tmp_path / "models.yaml"
     text = GOOD.replace("  echo: {", "  echo: {provider: p, cache_seconds: 900, ") + "providers: {p: {concurrent: 1}}"
