@@ -16,7 +16,7 @@ from gateway.console.access import FORM_TYPE, HEADERS, SESSION_SECONDS
 from gateway.console.rendering import age, duration, number, size
 from gateway.console.timeline import story
 from queuecore.broker import Failure, NewJob, OwnedClaim
-from queuecore.job import JobRecord, Status
+from queuecore.job import JobRecord, PastStage, Status, Step
 from queuecore.names import new_job_id
 from queuecore.notice import Attempt, NewNotice, NoticeStatus
 from queuecore.testing.clock import eventually
@@ -530,6 +530,23 @@ def test_story_of_a_redriven_job_that_lost_workers() -> None:
         ("done", 2_000, "Attempt 4 started", "by relay-7, fence 9"),
         ("bad", 3_000, "Failed", "worker_lost: died"),
         ("coming", 9_000, "Removed", "record, input and result"),
+    ]
+
+
+def test_story_of_a_run_between_its_stages() -> None:
+    plan = tuple(Step(stage, "go", "form", "/go") for stage in ("store", "chunk", "embed"))
+    past = PastStage("store", 1_000, 3_000, 8_000, 2, 1, 0, "key", 7, "1:c")
+    record = JobRecord(
+        id=new_job_id(), status=Status.PROCESSING, created_at=1_000, claims=1, started_at=9_000, owner="relay-7", fence=9,
+        pipeline="ingest", stage="chunk", plan=plan, history=(past,), lease_until=20_000,
+    )  # fmt: skip
+
+    assert [(one.kind, one.at, one.title, one.detail) for one in story(record, 10_000)] == [
+        ("done", 1_000, "Submitted", ""),
+        ("done", 8_000, "Stage store completed", "waited 2 s, ran 5 s, 2 attempts, 1 worker lost"),
+        ("now", 9_000, "Attempt 1 started at stage chunk", "by relay-7, fence 9"),
+        ("coming", 20_000, "Lease ends", "unless its relay renews it; then the job goes to another"),
+        ("coming", None, "Stage embed", ""),
     ]
 
 

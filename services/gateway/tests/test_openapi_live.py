@@ -37,6 +37,11 @@ MODELS: Final = """
 models:
   large: {service_type: echo, operations: {echo: /echo, other: /other}, default: true}
   small: {service_type: echo, operations: {echo: /echo, other: /other}, max_upload_bytes: 1000}
+  kept: {service_type: kept, operations: {echo: /echo}, cache_seconds: 900}
+  chunk: {service_type: ingestion, operations: {chunk: /chunk}}
+  embed: {service_type: ingestion, operations: {embed: /embed}}
+pipelines:
+  ingest: {stages: [chunk, embed]}
 """
 RESULT: Final = "/jobs/{service_type}/{id}/result"
 CHECKS: Final = (
@@ -121,13 +126,13 @@ def narrowed(document: dict[str, Any], job_id: str) -> dict[str, Any]:
     """The document so that more of what is tried is taken: options only in the body, a job that there is, no key twice;
     and every job runs soon, so that no stream of events is endless.
     """
-    submit = document["paths"]["/jobs/{service_type}"]["post"]
-    submit["parameters"] = [one for one in submit["parameters"] if "$ref" not in one]
-    for parameter in submit["parameters"]:
-        if parameter["name"] == "Idempotency-Key":
-            del parameter["examples"]
-    for kind in ("multipart/form-data", "application/json"):
-        del submit["requestBody"]["content"][kind]["schema"]["properties"]["not_before"]
+    for submit in (document["paths"][path]["post"] for path in ("/jobs/{service_type}", "/pipelines/{pipeline}")):
+        submit["parameters"] = [one for one in submit["parameters"] if "$ref" not in one]
+        for parameter in submit["parameters"]:
+            if parameter["name"] == "Idempotency-Key":
+                _ = parameter.pop("examples", None)
+        for kind in ("multipart/form-data", "application/json"):
+            _ = submit["requestBody"]["content"][kind]["schema"]["properties"].pop("not_before", None)
     document["components"]["parameters"]["JobId"]["schema"]["examples"] = [job_id]
     document["paths"][RESULT] = document["paths"].pop(RESULT)  # last, for it has a DELETE
     return document
@@ -168,7 +173,11 @@ async def process(tmp_path: Path) -> AsyncIterator[Process]:
     _ = models.write_text(MODELS, "utf-8")
     with ValkeyProcess() as server:
         async with gateway(
-            tmp_path, server.url, MODELS_FILE=str(models), GATEWAY_PRIORITY_HEADER="X-Priority"
+            tmp_path,
+            server.url,
+            MODELS_FILE=str(models),
+            GATEWAY_PRIORITY_HEADER="X-Priority",
+            GATEWAY_READ_CACHE_SECONDS="1",
         ) as process:
             await process.ready()
             async with relay(tmp_path, server.url):
@@ -196,7 +205,8 @@ async def test_jobs_that_are_taken_are_described_to_their_results(process: Proce
     for expected in (
         ("POST", "/jobs/{service_type}", 202), ("POST", "/jobs/{service_type}", 400), ("GET", "/jobs", 200),
         ("GET", job, 200), ("GET", job, 404), ("DELETE", job, 409), ("GET", f"{job}/events", 200),
-        ("GET", RESULT, 206), ("GET", RESULT, 404), ("DELETE", RESULT, 204),
+        ("GET", RESULT, 206), ("GET", RESULT, 404), ("DELETE", RESULT, 204), ("POST", "/pipelines/{pipeline}", 202),
+        ("GET", "/pipelines/{pipeline}/{id}", 200),
     ):  # fmt: skip
         assert seen[expected], f"{expected} was never answered\n{output}"
 

@@ -16,7 +16,7 @@ from queuecore.testing.servers import ValkeyProcess
 
 pytestmark = pytest.mark.anyio
 MANY = 100_000
-LONGEST_MICROSECONDS = 5_000  # of a step, on average: one alone may meet a busy machine
+LONGEST_MICROSECONDS = 5_000  # of 99 steps in 100: one alone may meet a busy machine
 
 
 @pytest.fixture
@@ -30,6 +30,15 @@ def command_stats(text: str) -> dict[str, dict[str, float]]:
     rows = (line.split(":", 1) for line in text.splitlines() if line.startswith("cmdstat_"))
     return {
         name.removeprefix("cmdstat_"): {one.split("=")[0]: float(one.split("=")[1]) for one in values.split(",")}
+        for name, values in rows
+    }
+
+
+def latencies(text: str) -> dict[str, float]:
+    """``INFO latencystats``: command -> its 99th percentile in us."""
+    rows = (line.split(":", 1) for line in text.splitlines() if line.startswith("latency_percentiles_usec_"))
+    return {
+        name.removeprefix("latency_percentiles_usec_"): float(values.split("p99=")[1].split(",")[0])
         for name, values in rows
     }
 
@@ -54,8 +63,9 @@ async def test_forgetting_100_000_answers_takes_many_short_steps(server: ValkeyP
     assert await link.call("EXISTS", "job:1") == 1
     stats = command_stats(await link.call("INFO", "commandstats"))
     assert stats["unlink"]["calls"] >= MANY // 1000
-    assert stats["scan"]["usec_per_call"] < LONGEST_MICROSECONDS
-    assert stats["unlink"]["usec_per_call"] < LONGEST_MICROSECONDS
+    slow = latencies(await link.call("INFO", "latencystats"))
+    assert slow["scan"] < LONGEST_MICROSECONDS
+    assert slow["unlink"] < LONGEST_MICROSECONDS
     assert "keys" not in stats
     assert await queue.cache.clear() == 1
     await queue.aclose()

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from typing import Literal, NamedTuple
 
+from gateway.console.rendering import duration
 from queuecore.broker import FOREIGN
-from queuecore.job import JobRecord, Status
+from queuecore.job import JobRecord, PastStage, Status
 
 Kind = Literal["done", "now", "coming", "good", "bad"]
 
@@ -31,6 +32,7 @@ def _past(record: JobRecord) -> list[Moment]:
         moments.append(Moment("done", record.not_before, "Held back until"))
     if record.generation > 1:
         moments.append(Moment("done", None, "Redriven", f"generation {record.generation}: counters start again"))
+    moments += [_stage(one) for one in record.history]
     earlier = record.claims - (record.started_at is not None)
     if earlier > 0 or record.reaps or record.failures:
         moments.append(
@@ -39,16 +41,29 @@ def _past(record: JobRecord) -> list[Moment]:
     return moments
 
 
+def _stage(one: PastStage) -> Moment:
+    waited, ran = duration(one.started_at - one.queued_at), duration(one.finished_at - one.started_at)
+    lost = f", {_plural(one.reaps, 'worker')} lost" if one.reaps else ""
+    detail = f"waited {waited}, ran {ran}, {_plural(one.attempts, 'attempt')}{lost}"
+    return Moment("done", one.finished_at, f"Stage {one.stage} completed", detail)
+
+
 def _present(record: JobRecord) -> list[Moment]:
     moments: list[Moment] = []
+    where = f" at stage {record.stage}" if record.stage else ""
     if record.started_at is not None:
         owner = "a relay of the seed protocol" if record.owner == FOREIGN else record.owner or "a relay"
         kind: Kind = "now" if record.status == Status.PROCESSING else "done"
         moments.append(
-            Moment(kind, record.started_at, f"Attempt {record.claims} started", f"by {owner}, fence {record.fence}")
+            Moment(
+                kind,
+                record.started_at,
+                f"Attempt {record.claims} started{where}",
+                f"by {owner}, fence {record.fence}",
+            )
         )
     if record.status == Status.PENDING:
-        moments.append(Moment("now", None, "Waiting", "for a relay to claim it"))
+        moments.append(Moment("now", None, "Waiting", f"for a relay to claim it{where}"))
     if record.cancel_requested and not record.terminal:
         moments.append(Moment("now", None, "Cancel requested", "its relay was told and stops"))
     if record.finished_at is not None:
@@ -75,7 +90,15 @@ def _future(record: JobRecord, now_ms: int) -> list[Moment]:
             (record.execute_until, "Execution limit", "the attempt fails then"),
             (record.deadline, "Deadline", "the job expires if it has not started"),
         ]
-    return sorted((Moment("coming", at, title, text) for at, title, text in coming if at), key=lambda one: one.at or 0)
+    known = (Moment("coming", at, title, text) for at, title, text in coming if at)
+    return [*sorted(known, key=lambda one: one.at or 0), *_later_stages(record)]
+
+
+def _later_stages(record: JobRecord) -> list[Moment]:
+    if record.terminal:
+        return []
+    names = [step.stage for step in record.plan]
+    return [Moment("coming", None, f"Stage {name}") for name in names[names.index(record.stage) + 1 :]] if names else []
 
 
 def _why(record: JobRecord) -> str:
