@@ -419,6 +419,10 @@ GUARANTEES: Final[Mapping[str, Guarantee]] = {
             "dedup:submit:one-item": Requirement(
                 "An item is taken once a window: who submits it again is told of the first job; it is free when that fails."
             ),
+            "wait:events:model-is-heard": Requirement(
+                "A model that answers as NDJSON or as an event stream is heard while it runs, two lines a second at most, by "
+                "its current claim only, and its answer is kept whole."
+            ),
             "cache:submit:one-run": Requirement(
                 "Equal requests of a model with cache_seconds are one run: 100 simultaneous ones too, until its result is too "
                 "old, gone or no result."

@@ -134,6 +134,13 @@ class Result(NamedTuple):
     tokens: int | None = None  # what the answer says it used; None: it does not say
 
 
+class Progress(NamedTuple):
+    """A line of a running model's answer. ``sequence`` grows within a run: it counts the lines."""
+
+    sequence: int
+    text: str
+
+
 class Breaker(NamedTuple):
     """After ``failures`` infrastructure failures in a row the queue pauses for ``cooldown_ms``; 0 switches it off."""
 
@@ -326,6 +333,18 @@ class Broker(ABC):
         Raises:
             ClaimLost: stop, write nothing.
         """
+
+    @abstractmethod
+    async def report(self, claim: Claim, progress: Progress) -> None:
+        """The newest word of this run, readable for a minute. No part of the job's state: losing it loses nothing.
+
+        Raises:
+            ClaimLost: stop, write nothing.
+        """
+
+    @abstractmethod
+    async def progress(self, record: JobRecord) -> Progress | None:
+        """The newest word of the run that the record tells of; None when there is none, or it is of another run."""
 
     @abstractmethod
     async def complete(self, claim: Claim, result: Result) -> Status:

@@ -155,7 +155,14 @@ class Attempt:
     ) -> Result | End:
         from relay.run import Run  # noqa: PLC0415  not needed before the first claim
 
-        run = Run(self._trace.handed_on(), store, address, patience_seconds=self._patience_seconds)
+        claim = self._claim
+        run = Run(
+            self._trace.handed_on(),
+            store,
+            address,
+            report=lambda progress: self._broker.report(claim, progress),
+            patience_seconds=self._patience_seconds,
+        )
         task = asyncio.create_task(run.result())
         _ = await asyncio.wait(
             {task, outside, *self._give_back}, timeout=limit_seconds, return_when=asyncio.FIRST_COMPLETED

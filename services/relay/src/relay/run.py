@@ -5,11 +5,11 @@ from __future__ import annotations
 import contextlib
 import hashlib
 import logging
-from collections.abc import AsyncIterator, Awaitable, Iterable
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable
 from typing import Final
 
 from queuecore.blobs import BlobStore
-from queuecore.broker import Claim, Result
+from queuecore.broker import Claim, Progress, Result
 from queuecore.clock import monotonic, sleep
 from queuecore.errors import BlobError, BlobUnavailable
 from queuecore.job import result_key
@@ -18,6 +18,7 @@ from relay.failure import store_failed
 from relay.link import Address
 from relay.request import build_request
 from relay.source import STORE_BACKOFF, stored_input
+from relay.spoken import Spoken, told
 from relay.upstream import Exchange
 from relay.usage import Usage
 
@@ -27,10 +28,23 @@ _log = logging.getLogger(__name__)
 
 
 class Run:
-    """Runs the claim's job once. ``patience_seconds`` bounds every wait for a store that does not answer."""
+    """Runs the claim's job once.
 
-    def __init__(self, claim: Claim, store: Awaitable[BlobStore], address: Address, *, patience_seconds: float) -> None:
+    ``report`` is told what a model that streams has said last; ``patience_seconds`` bounds every wait for a store that
+    does not answer.
+    """
+
+    def __init__(
+        self,
+        claim: Claim,
+        store: Awaitable[BlobStore],
+        address: Address,
+        *,
+        report: Callable[[Progress], Awaitable[None]],
+        patience_seconds: float,
+    ) -> None:
         self._claim = claim
+        self._report = report
         self._opening = store
         self._address = address
         self._patience_seconds = patience_seconds
@@ -74,19 +88,21 @@ class Run:
             async for chunk in chunks:
                 digest.update(chunk)
                 usage.feed(chunk)
+                spoken.feed(chunk)
                 size += len(chunk)
                 yield chunk
 
-        usage = Usage(exchange.content_type)
+        usage, spoken = Usage(exchange.content_type), Spoken(exchange.content_type)
         answer = counted(exchange.chunks())
-        async for chunk in answer:
-            spooled.append(chunk)
-            if size > SPOOLED_BYTES:
-                _ = await store.put(key, _joined(spooled, answer))
-                break
-        else:
-            exchange.abort()  # the model is done and need not wait for the store
-            await self._put_until_stored(store, key, spooled)
+        async with told(spoken, self._report):
+            async for chunk in answer:
+                spooled.append(chunk)
+                if size > SPOOLED_BYTES:
+                    _ = await store.put(key, _joined(spooled, answer))
+                    break
+            else:
+                exchange.abort()  # the model is done and need not wait for the store
+                await self._put_until_stored(store, key, spooled)
         return Result(
             key, size, exchange.content_type, digest.hexdigest(), http_status=exchange.status, tokens=usage.tokens()
         )

@@ -31,6 +31,11 @@ def tombstone(job_id: str) -> str:
     return f"job:{job_id}:gone"
 
 
+def progress(job_id: str) -> str:
+    """The newest word of a running job: fence, sequence and text."""
+    return f"job:{job_id}:progress"
+
+
 def duplicate_marker(job_id: str, generation: int) -> str:
     """Sorted-set transport: this generation of the job has its verdict."""
     return f"result-terminal:{job_id}:{generation}"

@@ -17,6 +17,7 @@ from queuecore.broker import (
     Failure,
     JobPage,
     NewJob,
+    Progress,
     QueueLimits,
     Renewed,
     Result,
@@ -43,6 +44,7 @@ from queuecore.redis.client import Link
 from queuecore.redis.records import fields_of, read_records, scored, tolerant_record
 
 _PAGE: Final = 500
+PROGRESS_KEEP_MS: Final = 60_000
 _log = logging.getLogger(__name__)
 
 
@@ -268,6 +270,27 @@ class RedisVerbs(Broker):
                 raise ClaimLost(claim.job_id)
             case _:
                 raise ScriptContractError(f"renew answered {reply}")
+
+    async def report(self, claim: Claim, progress: Progress) -> None:
+        reply = await self._run(
+            "edge/report",
+            claim.job_id,
+            progress=names.progress(claim.job_id),
+            fence=claim.fence,
+            claim_id=claim.claim_id,
+            sequence=progress.sequence,
+            text=progress.text,
+            keep_ms=PROGRESS_KEEP_MS,
+        )
+        if one_word("edge/report", reply, {"reported", "lost"}) == "lost":
+            raise ClaimLost(claim.job_id)
+
+    async def progress(self, record: JobRecord) -> Progress | None:
+        kept: str | None = await self._link.call("GET", names.progress(record.id))
+        if kept is None:
+            return None
+        fence, sequence, text = kept.split(" ", 2)
+        return Progress(int(sequence), text) if int(fence) == record.fence else None
 
     async def complete(self, claim: Claim, result: Result) -> Status:
         fields = {

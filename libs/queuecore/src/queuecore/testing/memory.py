@@ -19,6 +19,7 @@ from queuecore.broker import (
     NewJob,
     OutboxEvent,
     OwnedClaim,
+    Progress,
     QueueCounts,
     QueueLimits,
     Reaped,
@@ -263,6 +264,15 @@ class MemoryBroker(Broker):
         if reply == ("lost",):
             raise ClaimLost(claim.job_id)
         return Renewed(cancel_requested=reply[1] == "1")
+
+    async def report(self, claim: Claim, progress: Progress) -> None:
+        if self._home(claim.job_id).report(claim.job_id, claim.fence, claim.claim_id, progress) == "lost":
+            raise ClaimLost(claim.job_id)
+        self.queue.pump()
+
+    async def progress(self, record: JobRecord) -> Progress | None:
+        fence, progress = self._home(record.id).state.progress.get(record.id, (0, None))
+        return progress if fence == record.fence else None
 
     async def complete(self, claim: Claim, result: Result) -> Status:
         values = {

@@ -13,7 +13,7 @@ from typing import Final, NamedTuple
 
 import msgspec
 
-from queuecore.broker import FOREIGN, NewJob, QueueLimits
+from queuecore.broker import FOREIGN, NewJob, Progress, QueueLimits
 from queuecore.gates import NOTHING, Admit, Asking, Drop, Ledger, Taken, Wait, ask
 from queuecore.job import TERMINAL, PastStage, Status, Step
 from queuecore.scoring import rank_ms
@@ -135,6 +135,7 @@ class State:
     seen: dict[str, tuple[int, str]] = field(default_factory=dict)  # item -> (until, the job that took it)
     idle_tags: dict[str, int] = field(default_factory=dict)  # of others, while it is ahead of ``served``
     served: int = 0
+    progress: dict[str, tuple[int, Progress]] = field(default_factory=dict)  # id -> (fence, the newest word)
     changes: list[tuple[str, str]] = field(default_factory=list)  # (channel, id) since last taken
 
     def copy(self) -> State:
@@ -682,6 +683,14 @@ class Specification:
         for register in (self.state.first_seen, self.state.foreign_leases):
             _ = register.pop(job_id, None)
         return "renewed", "1" if job.cancel_requested else "0"
+
+    def report(self, job_id: str, fence: int, claim_id: str, progress: Progress) -> str:
+        job = self.state.jobs.get(job_id)
+        if job is None or job.status is not Status.PROCESSING or not self._owns(job, fence, claim_id):
+            return "lost"
+        self.state.progress[job_id] = fence, progress
+        self.changed(job_id)
+        return "reported"
 
     def complete(
         self,

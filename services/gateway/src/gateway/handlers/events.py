@@ -1,9 +1,10 @@
 """``GET /jobs/{service_type}/{id}/events``: the job's changes as Server-Sent Events.
 
-``status`` carries the status document at each change, ``progress`` a waiting job's place in the queue when it moved,
-``done`` the last document; then the stream ends. An event's id is the version of its document, so a client that comes
-back with Last-Event-ID is told only what it does not know, and 204 (which ends an EventSource) after ``done``. A
-comment every 15 s keeps proxies from cutting a quiet stream. All streams share one subscription.
+``status`` carries the status document at each change, ``progress`` a waiting job's place in the queue when it moved or
+a running model's newest line, ``done`` the last document; then the stream ends. An event's id is the version of its
+document, so a client that comes back with Last-Event-ID is told only what it does not know, and 204 (which ends an
+EventSource) after ``done``. A comment every 15 s keeps proxies from cutting a quiet stream. All streams share one
+subscription.
 """
 
 from __future__ import annotations
@@ -53,6 +54,7 @@ class Stream:
         self._seen = seen
         self._position: int | None = None
         self._position_at = float("-inf")
+        self._heard = 0, 0  # fence and sequence of the newest line that was passed on
 
     async def events(self) -> AsyncIterator[bytes]:
         """Until the verdict, the end of the process, or the end of the job's retention."""
@@ -98,7 +100,17 @@ class Stream:
             if position != self._position:
                 self._position = position
                 text += _event("progress", version, {"job_id": record.id, "queue_position": position})
+        elif record.status == Status.PROCESSING:
+            text += await self._spoken(record, version)
         return text
+
+    async def _spoken(self, record: JobRecord, version: str) -> bytes:
+        broker = self._edge.brokers.get(record.model)
+        said = await broker.progress(record) if broker else None
+        if said is None or (record.fence, said.sequence) <= self._heard:
+            return b""
+        self._heard = record.fence, said.sequence
+        return _event("progress", version, {"job_id": record.id, "sequence": said.sequence, "text": said.text})
 
     async def _where(self, record: JobRecord) -> int | None:
         self._position_at = clock.monotonic()
