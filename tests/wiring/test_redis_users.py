@@ -14,7 +14,7 @@ from typing import Any, Final
 import pytest
 from redis.exceptions import ResponseError
 
-from queuecore.broker import Breaker, Claim, Dedup, Failure, NewJob, Result, Reuse, Worker
+from queuecore.broker import Breaker, Claim, Dedup, Failure, NewJob, Progress, Result, Reuse, Worker
 from queuecore.config import ModelConfig
 from queuecore.errors import BrokerUnavailable, ClaimLost
 from queuecore.job import Status
@@ -226,6 +226,8 @@ async def work_as_relay(gateway: RedisQueue, relay: RedisQueue, _reaper: RedisQu
     assert held.job_id == ids[0]
     async with listening(relay) as client:
         _ = await broker.renew(held, client)
+    await broker.report(held, Progress(1, "a line"))
+    assert await gateway.broker(model, CONFIGS[model]).progress(held.record) == Progress(1, "a line")
     _ = await broker.complete(held, Result("key", 1, "text/plain", "0" * 64, tokens=7))
     back = await claim(relay, model)
     later = await claim(relay, model)
