@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import pytest
-from hypothesis import settings
+from hypothesis import HealthCheck, settings
 
 # The machine's mood must not decide a test, and CI must see what a laptop sees.
-settings.register_profile("steady", deadline=None, derandomize=True)
+# A machine that runs other things makes examples slowly; that says nothing of them.
+settings.register_profile("steady", deadline=None, derandomize=True, suppress_health_check=[HealthCheck.too_slow])
 settings.load_profile("steady")
 
 
