@@ -423,6 +423,12 @@ GUARANTEES: Final[Mapping[str, Guarantee]] = {
                 "A model that answers as NDJSON or as an event stream is heard while it runs, two lines a second at most, by "
                 "its current claim only, and its answer is kept whole."
             ),
+            "bytes:params-and-results:as-they-were-sent": Requirement(
+                "NaN, lone surrogates, long integers and empty arrays in params and results come back byte for byte."
+            ),
+            "webhook:gateway-killed:each-event-told": Requirement(
+                "Three gateways, one killed every second: each of 300 events is delivered, under one webhook-id."
+            ),
             "cache:submit:one-run": Requirement(
                 "Equal requests of a model with cache_seconds are one run: 100 simultaneous ones too, until its result is too "
                 "old, gone or no result."

@@ -10,6 +10,8 @@ from collections.abc import Sequence
 
 import msgspec
 
+from queuecore import jsontext
+
 _SPACE = " \t\r\n"
 
 
@@ -17,18 +19,26 @@ def object_members(text: bytes) -> dict[str, msgspec.Raw]:
     """The members of a JSON object, values as raw JSON; of a repeated name the last one.
 
     Raises:
-        ValueError: not an object in strict JSON. Bad UTF-8, NaN, lone surrogates and nesting beyond the interpreter's
-            limit are refused; numbers may have any length, for nobody converts them.
+        ValueError: not an object in JSON. Bad UTF-8 and nesting beyond the interpreter's limit are refused; numbers may
+            have any length, for nobody converts them, and NaN and lone surrogates stay what they are in values.
     """
     try:
-        _ = text.decode()
-        return msgspec.json.decode(text, type=dict[str, msgspec.Raw])
+        read = text.decode()
     except UnicodeDecodeError as error:
         raise ValueError("not UTF-8") from error
+    try:
+        return msgspec.json.decode(text, type=dict[str, msgspec.Raw])
     except RecursionError as error:
         raise ValueError("nested too deeply") from error
     except msgspec.MsgspecError as error:
-        raise ValueError(str(error)) from error
+        try:  # what the strict reader refuses may be what Python's json writes
+            found = {name: msgspec.Raw(value.encode()) for name, value in jsontext.members(read)}
+            _ = "".join(found).encode()
+        except ValueError:
+            raise ValueError(str(error)) from error
+        if not found:
+            raise ValueError(str(error)) from error
+        return found
 
 
 def member(name: str, value: msgspec.Raw) -> str:

@@ -15,9 +15,9 @@ import json
 from collections.abc import AsyncIterator, Sequence
 from typing import Final, NamedTuple
 
+from queuecore.jsontext import check_value, members
 from relay.failure import RunFailed
 from relay.header import essence
-from relay.params import check_value, members
 
 MERGED_BYTES: Final = 4 * 1024 * 1024
 _SPACE: Final = b" \t\r\n"
