@@ -18,6 +18,7 @@ PARTS: Final = {  # script -> what --quick gives it
     "depth": ("--depths", "1000,10000", "--running", "1000"),
     "cold_start": (),
     "dispatch": (),
+    "waiters": (),
     "crypto": ("--megabytes", "32", "--rounds", "2"),
 }
 

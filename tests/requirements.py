@@ -429,6 +429,9 @@ GUARANTEES: Final[Mapping[str, Guarantee]] = {
             "webhook:gateway-killed:each-event-told": Requirement(
                 "Three gateways, one killed every second: each of 300 events is delivered, under one webhook-id."
             ),
+            "wait:any:thousands-are-told": Requirement(
+                "1,000 event streams and 1,000 long polls on one gateway are all told."
+            ),
             "cache:submit:one-run": Requirement(
                 "Equal requests of a model with cache_seconds are one run: 100 simultaneous ones too, until its result is too "
                 "old, gone or no result."

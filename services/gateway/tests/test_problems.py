@@ -78,6 +78,7 @@ async def test_redis_away_is_503_with_retry_after_on_every_route(stack: Stack, m
     for broker in stack.brokers.values():
         for verb in ("get", "submit", "jobs", "counts", "position"):
             monkeypatch.setattr(broker, verb, away)
+    monkeypatch.setattr(stack.queue.server, "records", away)
     for method, path in (
         ("GET", url), ("GET", f"{url}/result"), ("DELETE", url), ("GET", "/jobs"), ("GET", "/models"),
         ("POST", "/jobs/echo?model=large"),

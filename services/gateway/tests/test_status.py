@@ -199,7 +199,7 @@ async def test_change_between_the_read_and_the_wait_is_not_missed(
 ) -> None:
     """Case K2: the poll registers first, so that what happens right after its read wakes it."""
     monkeypatch.setattr("gateway.waiters.FIRST_LOOK_SECONDS", 60)
-    reader = next(iter(stack.brokers.values()))
+    reader = stack.gateway.edge.records
     read = reader.get
     for _ in range(100):
         url = await submit(stack)

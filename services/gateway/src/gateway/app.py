@@ -19,6 +19,7 @@ from gateway.console.application import AdminPort, console
 from gateway.console.redrive import Redrives
 from gateway.edge import Edge
 from gateway.frame import Frame
+from gateway.gathered import Gathered
 from gateway.handlers.reference import reference
 from gateway.health import Health, durability, facts_of, policy_problem
 from gateway.limits import Budgets
@@ -139,6 +140,7 @@ def build(
         rates=rates,
         tracer=tracer,
         reads=Reads(queue.cache, settings.read_cache_seconds),
+        records=Gathered(queue.server, next(iter(brokers.values()))),
     )
     public = Starlette(routes=ROUTES, exception_handlers=dict(HANDLERS))
     public.router.redirect_slashes = False

@@ -11,6 +11,7 @@ from starlette.requests import Request
 from gateway.addresses import TrustedProxies
 from gateway.auth import Authenticator
 from gateway.documents import collection, place_of
+from gateway.gathered import Gathered
 from gateway.health import Health
 from gateway.keyfile import Caller, Right
 from gateway.limits import Budgets
@@ -50,6 +51,7 @@ class Edge:
     rates: Mapping[str, Rates]
     tracer: Tracer
     reads: Reads
+    records: Gathered
 
     async def caller(self, request: Request, right: Right) -> Caller:
         """Who calls, if they may do this and have requests left.
@@ -78,7 +80,7 @@ class Edge:
         if not is_job_id(job_id):
             raise JobNotFound(job_id)
         try:
-            record = await self.reader.get(job_id)
+            record = await self.records.get(job_id)
         except JobExpired as error:
             gone = error.tombstone
             its = collection(gone.get("pipeline", ""), gone.get("service_type", ""))

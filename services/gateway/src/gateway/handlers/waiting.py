@@ -57,7 +57,7 @@ async def _verdict(edge: Edge, request: Request, record: JobRecord, wait_seconds
     end = clock.monotonic() + wait_seconds
     with edge.waiters.waiting(record.id) as waiter:  # registered before the record is read (case K2)
         while True:
-            record = await edge.reader.get(record.id)
+            record = await edge.records.get(record.id)
             left = end - clock.monotonic()
             if record.terminal or left <= 0 or edge.waiters.closing or await request.is_disconnected():
                 return record
