@@ -432,6 +432,16 @@ GUARANTEES: Final[Mapping[str, Guarantee]] = {
             "wait:any:thousands-are-told": Requirement(
                 "1,000 event streams and 1,000 long polls on one gateway are all told."
             ),
+            "telemetry:trace:submit-to-webhook": Requirement(
+                "A request can be followed from submission to run, verdict and webhook."
+            ),
+            "console:job:live": Requirement("A job is followed in the console to its end without a reload."),
+            "console:deadletter:redriven-at-a-pace": Requirement(
+                "A dead letter is redriven from the console, at a pace."
+            ),
+            "console:any:for-everybody": Requirement(
+                "The console is used by keyboard, by a screen reader, and without JavaScript."
+            ),
             "cache:submit:one-run": Requirement(
                 "Equal requests of a model with cache_seconds are one run: 100 simultaneous ones too, until its result is too "
                 "old, gone or no result."

@@ -17,6 +17,7 @@ from browser.scene import LLAMA, SDXL, WHISPER, Scene
 from queuecore.job import Status
 from queuecore.testing.clock import eventually
 from queuecore.testing.raw_http import HeldModel
+from queuecore.testing.requirement import requirement
 
 pytestmark = [pytest.mark.anyio, pytest.mark.browser, pytest.mark.redis, pytest.mark.slow, pytest.mark.timeout(120)]
 
@@ -80,6 +81,7 @@ async def mark(page: Page) -> None:
     await page.evaluate("window.marked = true")
 
 
+@requirement("console:job:live")
 async def test_job_is_followed_live_to_its_end_without_a_reload(page: Page, scene: Scene, model: HeldModel) -> None:
     [job_id] = await scene.submit(WHISPER)
     _ = await page.goto(scene.console)
@@ -100,6 +102,7 @@ async def test_job_is_followed_live_to_its_end_without_a_reload(page: Page, scen
     assert await same_page(page)
 
 
+@requirement("console:deadletter:redriven-at-a-pace")
 async def test_dead_letter_is_redriven_at_a_pace_and_the_page_follows(page: Page, scene: Scene) -> None:
     first, second = await scene.bury(LLAMA, 2)
     _ = await page.goto(f"{scene.console}/deadletters")
@@ -162,6 +165,7 @@ async def test_gateway_that_goes_away_is_said_until_it_is_back(browser: Browser,
     await page.close()
 
 
+@requirement("console:any:for-everybody")
 async def test_everything_is_reached_and_done_by_keyboard(page: Page, scene: Scene) -> None:
     _ = await page.goto(scene.console)
     await page.keyboard.press("Tab")
@@ -197,6 +201,7 @@ async def tree_of(page: Page) -> list[dict[str, Any]]:
     ]
 
 
+@requirement("console:any:for-everybody")
 async def test_every_page_has_landmarks_one_heading_and_names(page: Page, scene: Scene) -> None:
     for path in await furnished(scene):
         _ = await page.goto(f"{scene.console}{path}")
@@ -227,6 +232,7 @@ async def test_pages_fit_a_narrow_window(page: Page, scene: Scene) -> None:
         assert await page.evaluate("document.documentElement.scrollWidth <= innerWidth"), path
 
 
+@requirement("console:any:for-everybody")
 async def test_console_works_without_javascript(browser: Browser, scene: Scene) -> None:
     [letter] = await scene.bury(LLAMA, 1)
     context = await browser.new_context(java_script_enabled=False)

@@ -14,6 +14,8 @@ import pytest
 from queuecore.clock import monotonic, wall_ns
 from queuecore.testing.clock import eventually
 from queuecore.testing.otlp import Collector
+from queuecore.testing.raw_http import RawExchange, RawHttpServer
+from queuecore.testing.requirement import requirement
 from queuecore.testing.yard import Process, Yard
 
 pytestmark = [pytest.mark.anyio, pytest.mark.redis]
@@ -28,7 +30,11 @@ def collector() -> Iterator[Collector]:
 
 
 def post(url: str, traceparent: str) -> dict[str, Any]:
-    request = urllib.request.Request(f"{url}/jobs/echo", b"hello", {"traceparent": traceparent}, method="POST")
+    return post_to(f"{url}/jobs/echo", traceparent)
+
+
+def post_to(url: str, traceparent: str) -> dict[str, Any]:
+    request = urllib.request.Request(url, b"hello", {"traceparent": traceparent}, method="POST")
     request.add_header("content-type", "application/octet-stream")
     with urllib.request.urlopen(request, timeout=10) as answer:
         return json.loads(answer.read())
@@ -55,6 +61,31 @@ async def test_one_request_can_be_followed_from_the_client_to_the_verdict(yard: 
     for process, event in ((gateway, "job.submitted"), (relay, "job.claimed"), (relay, "job.completed")):
         (line,) = lines_with(process, event)
         assert (line["job_id"], line["trace_id"]) == (job_id, TRACE)
+
+
+@requirement("telemetry:trace:submit-to-webhook")
+async def test_each_attempt_of_a_webhook_is_a_span_linked_to_the_submission(yard: Yard, collector: Collector) -> None:
+    asked: list[str] = []
+
+    async def receiver(exchange: RawExchange) -> None:
+        _ = await exchange.read_body()
+        asked.append(exchange.header("traceparent") or "")
+        await exchange.answer("500 Internal Server Error" if len(asked) == 1 else "204 No Content")
+
+    async with RawHttpServer(receiver) as server:
+        gateway = await yard.gateway(
+            OTEL_EXPORTER_OTLP_ENDPOINT=collector.url, OTEL_BSP_SCHEDULE_DELAY="100", GATEWAY_WEBHOOK_ALLOW="127.0.0.1"
+        )
+        url = f"{gateway.url}/jobs/echo?callback_url={server.url}/hook"
+        job_id = (await asyncio.to_thread(post_to, url, f"00-{TRACE}-{SPAN}-01"))["job_id"]
+        _ = await yard.broker.cancel(job_id)
+        _ = await eventually(lambda: len(asked) == 2, within=20)
+        _ = await eventually(lambda: collector.names.count("deliver m") == 2, within=10)
+
+    attempts = [span for span in collector.spans if span.name == "deliver m"]
+    assert {span.links for span in attempts} == {(collector.named("submit m").place,)}
+    assert sorted(span.attributes["http.response.status_code"] for span in attempts) == [204, 500]
+    assert sorted(asked) == sorted(f"00-{span.trace_id}-{span.span_id}-01" for span in attempts)
 
 
 @pytest.mark.parametrize("mode", ["hang", "refuse"])

@@ -94,13 +94,26 @@ def test_every_code_in_the_sources_is_described_and_every_described_one_is_in_th
 def test_every_described_code_is_answered_by_an_operation() -> None:
     answered = {
         code
-        for _, _, operation in operations(document(auth="header"))
+        for _, _, operation in operations(document(auth="api-key", priority_header="X-Urgent"))
         for response in operation["responses"].values()
         for content in response.get("content", {}).values()
         for code in content["schema"].get("properties", {}).get("code", {}).get("enum", ())
     }
 
     assert set(source()["x-codes"]) - answered == {"claim_lost"}
+
+
+@pytest.mark.parametrize("auth", ["header", "none"])
+def test_only_keys_have_rights_and_budgets(auth: str) -> None:
+    codes = {
+        code
+        for _, _, operation in operations(document(auth=auth))
+        for response in operation["responses"].values()
+        for content in response.get("content", {}).values()
+        for code in content["schema"].get("properties", {}).get("code", {}).get("enum", ())
+    }
+
+    assert not codes & {"forbidden", "too_many_requests", "too_many_failures", "too_many_bytes"}
 
 
 def test_every_described_code_is_in_the_list_that_people_read() -> None:

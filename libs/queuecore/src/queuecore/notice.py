@@ -34,6 +34,7 @@ class NewNotice(NamedTuple):
     url: str
     target: str
     body: str
+    traceparent: str = ""  # of the submission
 
 
 class Attempt(msgspec.Struct, frozen=True, omit_defaults=True):

@@ -224,5 +224,5 @@ def test_a_context_of_a_later_version_with_more_flags_is_read() -> None:
     assert context.traceparent == SAMPLED
 
 
-def test_every_operation_is_a_verb_of_the_design() -> None:
-    assert set(OPERATIONS) == {"submit", "claim", "process", "complete", "fail", "release"}
+def test_every_operation_is_a_verb_of_the_design_or_the_webhook() -> None:
+    assert set(OPERATIONS) == {"submit", "claim", "process", "complete", "fail", "release", "deliver"}

@@ -119,7 +119,7 @@ def build(
     proxies = TrustedProxies(settings.trusted_proxies)
     authenticate = authenticator(settings, proxies)
     allow = Allow(settings.webhook_allow)
-    courier = Courier(queue.notices, queue.server, Deliverer(allow), Secrets(settings.webhook_secrets_file))
+    courier = Courier(queue.notices, queue.server, Deliverer(allow), Secrets(settings.webhook_secrets_file), tracer)
     tasks = Tasks()
     rates = {name: Rates() for name in brokers}
     waiters = Waiters(settings.max_waiters)

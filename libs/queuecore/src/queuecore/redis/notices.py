@@ -36,6 +36,7 @@ class RedisNotices(Notices):
 
     async def plan(self, notice: NewNotice) -> bool:
         fields = {"job_id": notice.job_id, "model": notice.model, "tenant": notice.tenant, "url": notice.url}
+        fields |= {"traceparent": notice.traceparent} if notice.traceparent else {}
         text = json.dumps(fields | {"body": notice.body})
         reply = await self._run("plan", notice.event_id, target=notice.target, fields=text, retain_ms=INDEX_MS)
         return _word("plan", reply, {"planned": True, "known": False})
@@ -118,7 +119,7 @@ def _new(fields: Mapping[str, str]) -> NewNotice:
 
 def _notice(fields: Mapping[str, str], log: Sequence[Attempt]) -> Notice:
     values: dict[str, Any] = {name: fields.get(name, "") for name in ("last_error", *NewNotice._fields)}
-    del values["target"]
+    del values["target"], values["traceparent"]
     return Notice(
         status=fields.get("status", NoticeStatus.PENDING),
         attempts=int(fields.get("attempts") or 0),

@@ -1,4 +1,4 @@
-"""Traces from the request that submits a job to its verdict; off unless OTEL_EXPORTER_OTLP_ENDPOINT is set.
+"""Traces from a submission to its verdict and webhook; off unless OTEL_EXPORTER_OTLP_ENDPOINT is set.
 
 A span is a plain record with ids made here, so its context goes on to the next process or the model at once. The
 OpenTelemetry SDK (`queuecore.telemetry.otlp`) is imported by ``load``, in whatever thread calls that, or by ``close``:
@@ -26,7 +26,7 @@ from queuecore.errors import ConfigurationError
 if TYPE_CHECKING:
     from queuecore.telemetry.otlp import Pipe
 
-Operation = Literal["submit", "claim", "process", "complete", "fail", "release"]
+Operation = Literal["submit", "claim", "process", "complete", "fail", "release", "deliver"]
 Kind = Literal["PRODUCER", "CONSUMER", "CLIENT"]  # members of opentelemetry.trace.SpanKind
 
 # operation -> span kind and `messaging.operation.type`
@@ -37,6 +37,7 @@ OPERATIONS: Final[Mapping[Operation, tuple[Kind, str]]] = {
     "complete": ("CLIENT", "settle"),
     "fail": ("CLIENT", "settle"),
     "release": ("CLIENT", "settle"),
+    "deliver": ("CLIENT", "send"),  # a verdict to the client's address: one span an attempt
 }
 MOST_KEPT: Final = 1_024
 _TRACEPARENT: Final = re.compile(r"(?!ff)[0-9a-f]{2}-(?!0{32})([0-9a-f]{32})-(?!0{16})([0-9a-f]{16})-([0-9a-f]{2})\Z")

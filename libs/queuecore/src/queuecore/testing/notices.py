@@ -91,7 +91,7 @@ class MemoryNotices(Notices):
 
 def _shown(one: _Kept) -> Notice:
     values = one.notice._asdict()
-    del values["target"]
+    del values["target"], values["traceparent"]
     return Notice(
         status=one.status,
         attempts=one.attempts,

@@ -60,10 +60,14 @@ def document_of(settings: GatewaySettings, config: Config) -> Document:
     for _, _, operation in operations(document):
         names = ["any", *operation.pop("x-problems")]
         authenticated = bool(operation.get("security", document["security"]))
+        by_key = authenticated and settings.auth == "api-key"
         if authenticated:
             names.append("caller")
-        _add_problems(operation, codes, _codes(names, groups))
-        if authenticated and settings.auth == "api-key":
+        if by_key:
+            names.append("key_of_caller")
+        wanted = _codes(names, groups)
+        _add_problems(operation, codes, wanted if by_key else [one for one in wanted if one != "too_many_bytes"])
+        if by_key:
             _add_rate_limit(operation)
     return document
 

@@ -23,6 +23,7 @@ from queuecore.names import new_claim_id
 from queuecore.notice import DueNotice, NewNotice, Notices
 from queuecore.telemetry import metrics
 from queuecore.telemetry.names import Event
+from queuecore.telemetry.tracing import Tracer
 
 _log = logging.getLogger(__name__)
 
@@ -38,7 +39,10 @@ SETTLE_PAUSES_SECONDS: Final = (0.1, 0.5, 2.0)
 class Courier:
     """The deliveries of one gateway."""
 
-    def __init__(self, notices: Notices, server: Server, deliverer: Deliverer, secrets: Secrets) -> None:
+    def __init__(
+        self, notices: Notices, server: Server, deliverer: Deliverer, secrets: Secrets, tracer: Tracer
+    ) -> None:
+        self._tracer = tracer
         self._notices = notices
         self._server = server
         self._deliverer = deliverer
@@ -115,7 +119,15 @@ class Courier:
         notice, body = due.notice, due.notice.body.encode()
         now_ms = await self._server.now_ms()
         headers = signed(notice.event_id, now_ms // 1000, body, self._secrets.current())
-        answer = await self._deliverer.deliver(notice.url, body, headers)
+        with self._tracer.start("deliver", notice.model, job_id=notice.job_id, link=notice.traceparent) as span:
+            if span.traceparent:
+                headers["traceparent"] = span.traceparent
+            answer = await self._deliverer.deliver(notice.url, body, headers)
+            span.set("relayq.attempt", due.attempt)
+            if answer.status is not None:
+                span.set("http.response.status_code", answer.status)
+            if answer.error or answer.status is None or answer.status >= 300:  # noqa: PLR2004  2xx is delivered
+                span.fail("not_delivered")
         following = after(answer, due.attempt, due.planned_ago_ms)
         attempt = log.attempt_of(answer, following.outcome, now_ms)
         for pause_seconds in (*SETTLE_PAUSES_SECONDS, None):

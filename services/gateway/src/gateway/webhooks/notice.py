@@ -31,4 +31,5 @@ def notice_of(event: OutboxEvent, record: JobRecord) -> NewNotice:
         url=record.callback_url,
         target=target,
         body=msgspec.json.encode(body).decode(),
+        traceparent=record.traceparent,
     )
