@@ -262,11 +262,7 @@ async def _encryption(store: EncryptedStore) -> AsyncIterator[Finding]:
             )  # fmt: skip
     for key_id in store.key_ids:
         if key_id not in by_key and key_id != current:
-            note = (
-                ""
-                if more
-                else ": if it was replaced it can be removed; a new one comes first once all services have it"
-            )
+            note = "" if more else ": a replaced one can be removed, a new one put first once all services have it"
             yield Finding("encryption", "ok", f"no object{more} with key {key_id}{note}")
     if plain:
         yield Finding(
