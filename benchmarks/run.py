@@ -19,6 +19,8 @@ PARTS: Final = {  # script -> what --quick gives it
     "cold_start": (),
     "dispatch": (),
     "waiters": (),
+    "recovery": (),
+    "gateway": (),
     "crypto": ("--megabytes", "32", "--rounds", "2"),
 }
 

@@ -22,6 +22,7 @@ import time
 from collections.abc import Generator, Mapping
 from contextlib import contextmanager
 from contextvars import ContextVar
+from functools import lru_cache
 from types import MappingProxyType
 from typing import Final, TextIO
 
@@ -51,6 +52,9 @@ _MASKS: Final[tuple[tuple[re.Pattern[str], str], ...]] = (
     ),
     (re.compile(r"\bwhsec_[A-Za-z0-9+/=_-]+"), f"whsec_{_MASK}"),
 )
+_PLAIN: Final = re.compile(
+    r"[A-Za-z0-9_./-]*\Z"
+)  # ids and words: none of the masks, whsec_ aside, matches without more
 # They tell about every request at INFO or dump headers at DEBUG.
 _CHATTY: Final = (
     "aiobotocore", "asyncio", "boto3", "botocore", "httpcore", "httpx", "s3transfer", "urllib3", "uvicorn.access",
@@ -77,6 +81,8 @@ def mask(text: str) -> str:
     """``text`` without what looks like a secret, and not longer than ``LONGEST_TEXT``."""
     if len(text) > LONGEST_TEXT:
         text = f"{text[:LONGEST_TEXT]}… ({len(text)} characters)"
+    if _PLAIN.match(text) and "whsec_" not in text:
+        return text
     text = _URL.sub(_mask_url, text)
     for pattern, replacement in _MASKS:
         text = pattern.sub(replacement, text)
@@ -165,9 +171,14 @@ def _printable(text: str) -> str:
     return "".join(char if char.isprintable() else char.encode("unicode_escape").decode() for char in text)
 
 
+@lru_cache(maxsize=1_000)
+def _is_secret(name: str) -> bool:
+    return bool(_SECRET_FIELD.search(name))
+
+
 def _clean(name: str, value: object, depth: int = 0) -> object:
     """``value`` as JSON can hold it, masked."""
-    if _SECRET_FIELD.search(name):
+    if _is_secret(name):
         return _MASK
     if value is None or isinstance(value, bool | int):
         return value
