@@ -53,8 +53,6 @@ _MASKS: Final[tuple[tuple[re.Pattern[str], str], ...]] = (
     (re.compile(r"\bwhsec_[A-Za-z0-9+/=_-]+"), f"whsec_{_MASK}"),
 )
 _PLAIN: Final = re.compile(r"[A-Za-z0-9_./-]*\Z")  # ids and words: no mask but that of whsec_ matches one
-    r"[A-Za-z0-9_./-]*\Z"
-)  # ids and words: none of the masks, whsec_ aside, matches without more
 # They tell about every request at INFO or dump headers at DEBUG.
 _CHATTY: Final = (
     "aiobotocore", "asyncio", "boto3", "botocore", "httpcore", "httpx", "s3transfer", "urllib3", "uvicorn.access",
