@@ -61,11 +61,15 @@ def test_a_line_without_end_is_passed_over_in_bounded_memory(content_type: str) 
     assert spoken.newest.text.endswith("short")
 
 
-def test_many_data_lines_of_one_event_are_bounded_too() -> None:
+@pytest.mark.parametrize("line", [b"data: 0123456789\n", b"data:\n", b"data: \r\n"])
+def test_many_data_lines_of_one_event_are_bounded_too(line: bytes) -> None:
     spoken = Spoken(EVENTS)
     for _ in range(10_000):
-        spoken.feed(b"data: 0123456789\n")
-    assert sum(map(len, spoken._data)) <= LONGEST_BYTES
+        spoken.feed(line)
+    assert len(spoken._data) + sum(map(len, spoken._data)) <= LONGEST_BYTES
+    spoken.feed(b"\ndata: next\n\n")
+    assert spoken.newest is not None
+    assert spoken.newest.text == "next", "the bound is of one event, not of the stream"
 
 
 @pytest.mark.parametrize("content_type", ["application/json", "", "text/plain", "application/x-ndjsonx"])

@@ -36,6 +36,7 @@ class Spoken:
         self._part = b""  # of a line whose end has not come
         self._too_long = False
         self._data: list[bytes] = []
+        self._data_bytes = 0  # of its lines with their names, so that empty ones count too
 
     def feed(self, chunk: bytes) -> None:
         """The next part of the answer."""
@@ -54,11 +55,13 @@ class Spoken:
             if line.strip():
                 self._say(line)
         elif line.startswith(b"data:"):
-            if sum(map(len, self._data)) + len(line) <= LONGEST_BYTES:
+            if self._data_bytes + len(line) <= LONGEST_BYTES:
                 self._data.append(line[5:].removeprefix(b" "))
+                self._data_bytes += len(line)
         elif not line and self._data:
             text = b"\n".join(self._data)
             self._data.clear()
+            self._data_bytes = 0
             if text != b"[DONE]":  # how OpenAI's streams end
                 self._say(text)
 
