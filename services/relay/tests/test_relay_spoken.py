@@ -72,6 +72,11 @@ def test_many_data_lines_of_one_event_are_bounded_too(line: bytes) -> None:
     assert spoken.newest.text == "next", "the bound is of one event, not of the stream"
 
 
+def test_an_event_that_is_too_long_is_not_heard_in_part() -> None:
+    long = b"data: a\ndata: " + b"x" * (LONGEST_BYTES - 20) + b"\ndata: " + b"y" * 100 + b"\n\n"
+    assert said(EVENTS, long + b"data: short\n\n", 97) == ["short"]
+
+
 @pytest.mark.parametrize("content_type", ["application/json", "", "text/plain", "application/x-ndjsonx"])
 def test_other_answers_are_not_listened_to(content_type: str) -> None:
     assert said(content_type, b"one\ntwo\n", 3) == []

@@ -55,3 +55,16 @@ async def test_nothing_is_heard_after_the_verdict(stand: Stand) -> None:
 
     with pytest.raises(ClaimLost):
         await stand.broker.report(owner, Progress(1, "late"))
+
+
+async def test_what_was_heard_goes_with_an_erased_job(stand: Stand) -> None:
+    _ = await stand.broker.submit(NewJob(id="j", fields={}))
+    owner = await claim(stand)
+    await stand.broker.report(owner, Progress(1, "one"))
+    running = await stand.broker.get("j")
+    _ = await stand.broker.complete(owner, Result("r", 1, "text/plain", "0" * 64))
+    assert await stand.broker.progress(running) == Progress(1, "one")
+
+    await stand.broker.erase("j")
+
+    assert await stand.broker.progress(running) is None

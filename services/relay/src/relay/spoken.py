@@ -55,14 +55,16 @@ class Spoken:
             if line.strip():
                 self._say(line)
         elif line.startswith(b"data:"):
-            if self._data_bytes + len(line) <= LONGEST_BYTES:
+            self._data_bytes += len(line)
+            if self._data_bytes <= LONGEST_BYTES:
                 self._data.append(line[5:].removeprefix(b" "))
-                self._data_bytes += len(line)
-        elif not line and self._data:
-            text = b"\n".join(self._data)
+            else:
+                self._data.clear()  # a part would read as if it were the whole
+        elif not line:
+            text, heard = b"\n".join(self._data), bool(self._data)
             self._data.clear()
             self._data_bytes = 0
-            if text != b"[DONE]":  # how OpenAI's streams end
+            if heard and text != b"[DONE]":  # how OpenAI's streams end
                 self._say(text)
 
     def _say(self, text: bytes) -> None:

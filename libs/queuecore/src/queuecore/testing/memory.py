@@ -184,14 +184,15 @@ class MemoryBroker(Broker):
                 raise JobNotFound(job_id)
 
     async def erase(self, job_id: str) -> None:
-        now, jobs = self._now, self._home(job_id).state.jobs
-        job = jobs.get(job_id)
+        now, state = self._now, self._home(job_id).state
+        job = state.jobs.get(job_id)
         if job is None:
             _ = await self.get(job_id)
             raise JobNotFound(job_id)
         if not job.terminal:
             raise WrongState(job_id, job.status)
-        del jobs[job_id]
+        del state.jobs[job_id]
+        _ = state.progress.pop(job_id, None)
         tombstone = _tombstone(self.model, job) | {"cause": "deleted"}
         self.queue.tombstones[job_id] = now + self.limits.retention.tombstone_ms, tombstone
 

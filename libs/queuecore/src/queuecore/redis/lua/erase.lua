@@ -24,7 +24,7 @@ end
 
 -- writes
 local gone, base = KEYS[1] .. ":gone", base_of(KEYS[2], rec)
-redis.call("DEL", KEYS[1])
+redis.call("DEL", KEYS[1], KEYS[1] .. ":progress")
 if rec.idempotency then
   redis.call("DEL", rec.idempotency)
 end
