@@ -38,7 +38,10 @@ async def on_s3(valkey: ValkeyProcess, mock: Mock, tmp_path: Path, s3_store: Sto
 
 def peak_mb(pid: int) -> float:
     """The largest resident set this process ever had (VmHWM); 0 once it has ended."""
-    lines = Path(f"/proc/{pid}/status").read_text("ascii").splitlines()
+    try:
+        lines = Path(f"/proc/{pid}/status").read_text("ascii").splitlines()
+    except FileNotFoundError:
+        return 0
     return next((int(line.split()[1]) for line in lines if line.startswith("VmHWM")), 0) / 1024
 
 
