@@ -15,6 +15,8 @@ import os
 import statistics
 import subprocess
 import sys
+import tempfile
+import time
 from pathlib import Path
 from typing import Final, NamedTuple
 
@@ -27,6 +29,7 @@ ENVIRONMENTS: Final = HERE / ".peers"
 OURS: Final = ("raw", "relayq list", "relayq sortedset", "relayq stream")
 PEERS: Final = ("huey", "taskiq", "dramatiq", "saq", "bullmq", "streaq", "celery", "arq", "rq")
 LONGEST_SECONDS: Final = 60
+IDLE_JOBS: Final = 100
 
 
 class Figures(NamedTuple):
@@ -55,19 +58,29 @@ def environment(name: str) -> Path:
     return python
 
 
-def drive(name: str, what: str, url: str, jobs: int) -> dict[str, float]:
-    """Run a driver; what it printed."""
+def start(name: str, what: str, url: str, jobs: int, **environ: str) -> subprocess.Popen[str]:
+    """A driver; it prints one line of JSON before it ends."""
     kind, _, transport = name.partition(" ")
     driver = HERE / "peers" / kind / "driver.py"
     where = f"{url}#{transport}" if transport else url
     command = [str(environment(name)), str(driver), what, where, str(jobs)]
-    done = subprocess.run(
-        command, capture_output=True, text=True, check=False, timeout=LONGEST_SECONDS,
-        env=os.environ | {"PYTHONPATH": str(HERE / "peers")},
+    return subprocess.Popen(
+        command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
+        env=os.environ | {"PYTHONPATH": str(HERE / "peers")} | environ,
     )  # fmt: skip
-    lines = [line for line in done.stdout.splitlines() if line.startswith("{")]
+
+
+def drive(name: str, what: str, url: str, jobs: int, **environ: str) -> dict[str, float]:
+    """Run a driver; what it printed."""
+    with start(name, what, url, jobs, **environ) as process:
+        try:
+            output, errors = process.communicate(timeout=LONGEST_SECONDS)
+        except subprocess.TimeoutExpired:
+            process.kill()
+            raise
+    lines = [line for line in output.splitlines() if line.startswith("{")]
     if not lines:
-        raise RuntimeError(f"{name} {what}: {(done.stderr.strip().splitlines() or ['nothing was said'])[-1]}")
+        raise RuntimeError(f"{name} {what}: {(errors.strip().splitlines() or ['nothing was said'])[-1]}")
     return json.loads(lines[-1])
 
 
@@ -92,6 +105,28 @@ def measure(name: str, jobs: int) -> Figures:
         asked / jobs,
         grown / jobs,
     )
+
+
+def idle(name: str) -> tuple[float, float]:
+    """(p50, p99) ms from just before a job is sent to where it begins to run, by a worker that waits for it."""
+    with ValkeyProcess(appendonly="everysec") as server, tempfile.TemporaryDirectory() as directory:
+        sent, ran = Path(directory, "sent"), Path(directory, "ran")
+        _ = drive(name, "submit", server.url, 1)
+        worker = start(name, "work", server.url, IDLE_JOBS + 1, BENCH_TIMES=str(ran))
+        try:
+            end = time.monotonic() + LONGEST_SECONDS
+            while not ran.exists():  # the first job warms the worker
+                if worker.poll() is not None or time.monotonic() > end:
+                    raise RuntimeError(f"{name}: its worker runs nothing")
+                time.sleep(0.05)
+            _ = drive(name, "submit", server.url, IDLE_JOBS, BENCH_TIMES=str(sent), BENCH_PACE="0.02")
+            _ = worker.communicate(timeout=LONGEST_SECONDS)
+        finally:
+            worker.kill()
+            _ = worker.wait()
+        times = [[int(line) for line in path.read_text("ascii").split()] for path in (sent, ran)]
+    took = sorted((one - other) / 1e6 for other, one in zip(times[0], times[1][1:], strict=True))
+    return took[len(took) // 2], took[-max(1, len(took) // 100)]
 
 
 def table(rounds: dict[str, list[Figures]]) -> list[str]:
@@ -144,6 +179,15 @@ def main() -> int:
                 rounds[name].clear()
         print(f"round {number + 1} of {options.rounds}", file=sys.stderr, flush=True)
     print("\n".join(table(rounds)))
+    print("\n| idle dispatch, ms | p50 | p99 |\n|---|---:|---:|")
+    for name in chosen:
+        if name in lost:
+            continue
+        try:
+            p50, p99 = idle(name)
+            print(f"| {name} | {p50:.2f} | {p99:.2f} |", flush=True)
+        except (RuntimeError, subprocess.SubprocessError) as error:
+            print(f"| {name} | not measured: {error} | |", flush=True)
     for name, why in lost.items():
         print(f"\n{name}: not measured ({why})")
     return 0

@@ -3,7 +3,7 @@
 import time
 
 from celery import Celery
-from meter import PAYLOAD, Meter, command, say
+from meter import PAYLOAD, Meter, command, paced, say
 
 what, url, count = command()
 meter = Meter(count)
@@ -18,7 +18,7 @@ def job(payload: str) -> None:
 
 if what == "submit":
     began = time.perf_counter()
-    for _ in range(count):
+    for _ in paced(count):
         job.delay(PAYLOAD)
     say(seconds=time.perf_counter() - began)
 else:

@@ -5,7 +5,7 @@ import time
 
 import dramatiq
 from dramatiq.brokers.redis import RedisBroker
-from meter import PAYLOAD, Meter, command, say
+from meter import PAYLOAD, Meter, command, paced, say
 
 what, url, count = command()
 meter = Meter(count)
@@ -22,7 +22,7 @@ def job(payload: str) -> None:
 
 if what == "submit":
     began = time.perf_counter()
-    for _ in range(count):
+    for _ in paced(count):
         job.send(PAYLOAD)
     say(seconds=time.perf_counter() - began)
 else:

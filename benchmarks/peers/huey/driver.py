@@ -3,7 +3,7 @@
 import time
 
 from huey import RedisHuey
-from meter import PAYLOAD, Meter, command, say
+from meter import PAYLOAD, Meter, command, paced, say
 
 what, url, count = command()
 meter = Meter(count)
@@ -17,7 +17,7 @@ def job(payload: str) -> None:
 
 if what == "submit":
     began = time.perf_counter()
-    for _ in range(count):
+    for _ in paced(count):
         job(PAYLOAD)
     say(seconds=time.perf_counter() - began)
 else:

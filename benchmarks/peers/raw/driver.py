@@ -15,6 +15,7 @@ async def lane() -> None:
     done = redis.register_script(DONE)
     while True:
         job = await redis.blmove("pending", "processing", 0, "LEFT", "RIGHT")
+        meter.starts()
         lease = f"lease:{job[:20]}"
         await redis.set(lease, "1", px=60_000)
         await done(keys=["processing", lease], args=[job])

@@ -43,6 +43,7 @@ async def lane(number: int) -> None:
         serial += 1
         claim = await broker.claim(Worker(f"w{number}"), f"c{number}-{serial}", wait_seconds=None)
         assert claim is not None
+        meter.starts()
         _ = await broker.complete(claim, RESULT)
         meter()
 

@@ -5,7 +5,7 @@ import time
 
 sys.modules["driver"] = sys.modules["__main__"]
 
-from meter import PAYLOAD, Meter, command, say  # noqa: E402  the name must stand before rq imports it
+from meter import PAYLOAD, Meter, command, paced, say  # noqa: E402  the name must stand before rq imports it
 from redis import Redis  # noqa: E402
 from rq import Queue, SimpleWorker  # noqa: E402
 
@@ -22,7 +22,7 @@ redis = Redis.from_url(url)
 queue = Queue(connection=redis)
 if what == "submit":
     began = time.perf_counter()
-    for _ in range(count):
+    for _ in paced(count):
         queue.enqueue(job, PAYLOAD)
     say(seconds=time.perf_counter() - began)
 else:
