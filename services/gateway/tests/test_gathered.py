@@ -25,14 +25,14 @@ class Slow(MemoryServer):
         super().__init__(queue)
         self.asked: list[list[str]] = []
         self.go_on = asyncio.Event()
-        self.away = False
+        self.fault: Exception | None = None
 
     async def records(self, job_ids: Sequence[str]) -> Mapping[str, JobRecord | None]:
         self.asked.append(list(job_ids))
         found = await super().records(job_ids)
         _ = await self.go_on.wait()
-        if self.away:
-            raise BrokerUnavailable("gone")
+        if self.fault:
+            raise self.fault
         return found
 
 
@@ -65,17 +65,18 @@ async def test_who_asks_after_a_read_began_is_answered_by_another(queue: MemoryQ
     assert server.asked == [["a"], ["a", "b"]]
 
 
-async def test_what_is_not_there_and_a_server_that_is_away_are_told_to_everybody(queue: MemoryQueue) -> None:
+@pytest.mark.parametrize("fault", [BrokerUnavailable("gone"), ZeroDivisionError()])
+async def test_what_is_not_there_and_what_goes_wrong_is_told_to_everybody(queue: MemoryQueue, fault: Exception) -> None:
     server = Slow(queue)
     server.go_on.set()
     gathered = Gathered(server, queue.broker("m"))
     with pytest.raises(JobNotFound):
         _ = await gathered.get("nobody")
-    server.away = True
+    server.fault = fault
 
     ends = await asyncio.gather(*(gathered.get("a") for _ in range(3)), return_exceptions=True)
 
-    assert [type(end) for end in ends] == [BrokerUnavailable] * 3
+    assert ends == [fault] * 3
 
 
 async def test_a_client_that_goes_away_takes_nobody_with_it(queue: MemoryQueue) -> None:

@@ -9,7 +9,6 @@ from __future__ import annotations
 import asyncio
 
 from queuecore.broker import Broker, Server
-from queuecore.errors import BrokerError
 from queuecore.job import JobRecord
 
 
@@ -39,7 +38,7 @@ class Gathered:
     async def _answer(self, asked: dict[str, asyncio.Future[JobRecord | None]]) -> None:
         try:
             found = await self._server.records(list(asked))
-        except BrokerError as error:
+        except Exception as error:  # noqa: BLE001  whatever it was, everybody who asked is told, and nobody waits
             for answer in asked.values():
                 answer.set_exception(error)
                 _ = answer.exception()  # whoever asked may be gone
