@@ -64,6 +64,8 @@ async def test_a_repeat_of_the_same_submission_is_no_duplicate(stand: Stand) -> 
     await submit(stand, "j1")
     await submit(stand, "j1")
 
+    assert [job.id for job in (await stand.broker.jobs()).jobs] == ["j1"]
+
 
 async def test_a_completed_item_is_taken_for_seven_days_from_its_submission_and_then_again(stand: Stand) -> None:
     await submit(stand, "j1")

@@ -53,6 +53,8 @@ async def test_a_repeat_of_an_accepted_submission_is_no_second_job(stand: Stand)
     await submit(stand, "a2")
     await submit(stand, "a2")  # at the cap: answered as before
 
+    assert (await stand.operator.places()).pending == ["a1", "a2"]
+
 
 async def test_delayed_ordered_and_paused_jobs_count(stand: Stand) -> None:
     await submit(stand, "a1", not_before=stand.clock.now_ms + 1000)
