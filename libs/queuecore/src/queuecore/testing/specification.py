@@ -389,7 +389,8 @@ class Specification:
         job.lease_until, job.returned, job.return_to = None, False, ""
         job.retain_until, job.tombstone_until = now + retain, now + retain + retention.tombstone_ms
         job.settled = settled or job.settled
-        self._note(job, values or {})
+        # A verdict says its own cause: the message of a failure that was retried is not this one's.
+        self._note(job, {"error_message": "", **values} if values and "error_code" in values else values or {})
         if status is not Status.COMPLETED and self.state.seen.get(job.item, (0, ""))[1] == job.id:
             del self.state.seen[job.item]
         if status is not Status.COMPLETED and self.state.reusable.get(job.cache_key) == job.id:
